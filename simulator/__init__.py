@@ -1,0 +1,1 @@
+"""Performance and memory physics of LLM training: arrays of jobs in, arrays of figures out."""

@@ -1,0 +1,232 @@
+"""What is simulated: a batch of training jobs as a struct of arrays.
+
+Shape letters:  B = jobs in the batch,  P = pipeline stages of the deepest job (shorter jobs are zero-padded).
+A single job is a batch of one. All jobs of a batch share one model and one cluster; everything a tuner can
+move is an array of shape (B,), so that a formula is written once and prices a whole search space.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum, IntFlag
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.hardware import ClusterSpec
+from simulator.models import ModelShape
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+class Precision(IntEnum):
+    """Number format of the large GEMMs; everything else stays BF16 with FP32 main weights."""
+
+    BF16 = 0
+    FP8_TENSORWISE = 1  # current scaling
+    FP8_DELAYED = 2
+    FP8_BLOCKWISE = 3
+    MXFP8 = 4
+    NVFP4 = 5
+    FP16 = 6
+
+
+class Recompute(IntFlag):
+    """What is recomputed in the backward pass. FULL excludes the others."""
+
+    NONE = 0
+    CORE_ATTN = 1
+    MOE_ACT = 2
+    LAYERNORM = 4
+    MLA_UP_PROJ = 8
+    MLP = 16
+    MOE = 32
+    SHARED_EXPERTS = 64
+    FULL = 128
+
+
+class Dispatcher(IntEnum):
+    """How MoE tokens travel between expert-parallel ranks."""
+
+    ALLGATHER = 0
+    ALLTOALL = 1
+    DEEPEP = 2
+    HYBRIDEP = 3
+
+
+class Graph(IntFlag):
+    """Parts captured in CUDA graphs."""
+
+    NONE = 0
+    ATTN = 1
+    MLP = 2
+    MOE_ROUTER = 4
+    MOE_PREPROCESS = 8
+    MOE = 16
+    FULL_ITERATION = 32
+
+
+class Offload(IntFlag):
+    """Activations moved to host memory between forward and backward."""
+
+    NONE = 0
+    CORE_ATTN = 1
+    ATTN_PROJ = 2
+    EXPERT_FC1 = 4
+    MOE_ACT = 8
+    LAYER = 16
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A batch of B training jobs of one model on one cluster. Every array has shape (B,) unless said.
+
+    Attributes:
+        tp, pp, vpp, cp, ep, etp: parallel sizes; ``vpp`` is 1 without interleaving, ``etp`` is never unset.
+        mbs, gbs: sequences per micro-batch and per step.  seq_len: tokens per sequence.
+        stage_layers: decoder layers on each pipeline stage, shape (B, P), zero-padded; rows sum to the model's.
+        recompute: bits of `Recompute`.  recompute_layers: with FULL, layers per virtual stage that are
+            recomputed (0: all of them).
+        main_grad_bytes, main_param_bytes, moment_bytes: bytes per parameter of the gradient buffer, of the FP32
+            copy and of *both* Adam moments together (4, 4, 8 by default).
+        zero_stage: 0 plain data parallelism, 1 distributed optimizer, 2, 3 (FSDP).
+        optimizer_offload: fraction of the optimizer state held and stepped on the host, 0 to 1.
+        optimizer_instances: replicas of the sharded optimizer (1: sharded over all of DP x CP).
+        max_connections: CUDA_DEVICE_MAX_CONNECTIONS, 0 when unset.
+        bucket_bytes: gradient bucket, 0 for the stack's default.
+        force_balance: tokens forced evenly over experts (benchmark only).
+        capacity_factor: expert capacity factor, 0 for dropless.
+        host_tuned: manual garbage collection and CPU binding (0, 1 or 2 of the two).
+    """
+
+    model: ModelShape
+    cluster: ClusterSpec
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints
+    mbs: Ints
+    gbs: Ints
+    seq_len: Ints
+    stage_layers: Ints
+    precision: Ints
+    recompute: Ints
+    recompute_layers: Ints
+    dispatcher: Ints
+    cuda_graph: Ints
+    offload: Ints
+    zero_stage: Ints
+    optimizer_instances: Ints
+    max_connections: Ints
+    bucket_bytes: Ints
+    host_tuned: Ints
+    main_grad_bytes: Floats
+    main_param_bytes: Floats
+    moment_bytes: Floats
+    optimizer_offload: Floats
+    capacity_factor: Floats
+    sequence_parallel: Bools
+    overlap_grad_reduce: Bools
+    overlap_param_gather: Bools
+    grad_reduce_fp32: Bools
+    tp_comm_overlap: Bools
+    ep_overlap: Bools
+    delay_wgrad: Bools
+    shared_expert_overlap: Bools
+    grouped_gemm: Bools
+    permute_fusion: Bools
+    router_fusion: Bools
+    cross_entropy_fusion: Bools
+    standard_fusions: Bools
+    fused_attention: Bools
+    fp8_param_gather: Bools
+    overlap_p2p: Bools
+    expandable_segments: Bools
+    avoid_record_streams: Bools
+    nvls: Bools
+    sm_margin: Bools
+    force_balance: Bools
+    compiled: Bools
+
+    @property
+    def size(self) -> int:
+        """Number of jobs B."""
+        return int(self.tp.shape[0])
+
+    @property
+    def dp(self) -> Ints:
+        """Data-parallel size of the dense part, shape (B,): GPUs / (tp pp cp)."""
+        return np.maximum(self.cluster.n_gpus // (self.tp * self.pp * self.cp), 1)
+
+    @property
+    def expert_dp(self) -> Ints:
+        """Data-parallel size of the experts, shape (B,): GPUs / (etp ep pp)."""
+        return np.maximum(self.cluster.n_gpus // (self.etp * self.ep * self.pp), 1)
+
+    @property
+    def num_microbatches(self) -> Ints:
+        """Micro-batches per step and data-parallel rank, shape (B,)."""
+        return np.maximum(self.gbs // (self.mbs * self.dp), 1)
+
+    def take(self, index: Any) -> Jobs:
+        """The jobs at ``index`` (anything numpy accepts along axis 0) as a new batch."""
+        moved = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name not in ("model", "cluster")}
+        return replace(self, **moved)
+
+
+_DEFAULTS: dict[str, Any] = {
+    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
+    "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
+    "dispatcher": Dispatcher.ALLTOALL, "cuda_graph": Graph.NONE, "offload": Offload.NONE, "zero_stage": 1,
+    "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0,
+    "main_grad_bytes": 4.0, "main_param_bytes": 4.0, "moment_bytes": 8.0, "optimizer_offload": 0.0,
+    "capacity_factor": 0.0, "sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
+    "grad_reduce_fp32": True, "tp_comm_overlap": False, "ep_overlap": False, "delay_wgrad": False,
+    "shared_expert_overlap": False, "grouped_gemm": True, "permute_fusion": True, "router_fusion": False,
+    "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
+    "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
+    "sm_margin": False, "force_balance": False, "compiled": False,
+}  # fmt: skip
+
+
+def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
+    """Build a batch from scalars and sequences, broadcast to one length B.
+
+    Args:
+        model, cluster: shared by the batch.
+        columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
+            ``stage_layers`` the layers are split evenly, the remainder going to the first stages.
+
+    Raises:
+        TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
+        ValueError: columns of different lengths.
+    """
+    unknown = set(columns) - set(_DEFAULTS) - {"gbs", "seq_len", "stage_layers"}
+    missing = {"gbs", "seq_len"} - set(columns)
+    if unknown or missing:
+        raise TypeError(f"make_jobs: unknown columns {sorted(unknown)}, missing {sorted(missing)}")
+    stage_layers = columns.pop("stage_layers", None)
+    names = [*_DEFAULTS, "gbs", "seq_len"]
+    values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, _DEFAULTS.get(n)))) for n in names))
+    kinds = {f.name: str(f.type) for f in fields(Jobs)}
+    dtypes = {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_}
+    arrays = {n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)}
+    if stage_layers is None:
+        stage_layers = even_stage_layers(model.layers, arrays["pp"])
+    stage_layers = np.broadcast_to(
+        np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
+    )
+    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers, **arrays)
+
+
+def even_stage_layers(layers: int, pp: Ints) -> Ints:
+    """Layers per stage when split evenly, shape (B, max pp); the remainder goes to the first stages."""
+    stage = np.arange(int(pp.max()))[None, :]
+    base, rest = layers // pp[:, None], layers % pp[:, None]
+    split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
+    return split
