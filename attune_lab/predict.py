@@ -83,9 +83,7 @@ def _columns(names: Sequence[str], points: Sequence[Point]) -> dict[str, Any]:
     return {name: [point.columns.get(name, DEFAULTS.get(name)) for point in points] for name in names}
 
 
-def _fill(
-    results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], jobs: Jobs, step: StepEstimate
-) -> None:
+def _fill(results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], jobs: Jobs, step: StepEstimate) -> None:
     capacity = jobs.cluster.accelerator.memory_bytes
     reserved = step.peak_reserved_bytes.max(axis=1)
     allocated = step.peak_allocated_bytes.max(axis=1)
