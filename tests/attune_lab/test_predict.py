@@ -76,5 +76,5 @@ def test_files_that_are_no_points_are_refused_in_one_sentence(tmp_path, content,
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere.csv does not exist"):
+    with pytest.raises(UserError, match=r"nowhere\.csv does not exist"):
         predict_file(tmp_path / "nowhere.csv", tmp_path / "out.csv")
