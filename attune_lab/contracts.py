@@ -26,7 +26,7 @@ class RunReport(BaseModel):
     Units: seconds, bytes, GPU-hours; ``model_tflops_per_gpu`` counts causal half attention and no recomputation.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     label: str
     status: Status
@@ -131,6 +131,34 @@ class CostModel(Protocol):
 
     def estimate(self, recipes: Sequence[Recipe]) -> list[Estimate]:
         """Estimates in the order asked; an unlaunchable recipe has ``problems`` and nan figures."""
+        ...
+
+
+class Verdict(Protocol):
+    """What the gate says of a candidate."""
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``reject`` or ``inconclusive``; only ``pass`` ships."""
+        ...
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """One sentence each; never empty unless the verdict is ``pass``."""
+        ...
+
+
+class Gate(Protocol):
+    """The correctness check on what a tuner wants to ship."""
+
+    def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
+        """The verdict on the effective settings alone; costs no run."""
+        ...
+
+    def convergence(
+        self, baselines: Sequence[RunReport], candidate: RunReport, *, twins: Sequence[RunReport]
+    ) -> Verdict:
+        """The verdict on paired 20-step runs: an A/A pair or more of the baseline, legitimate twins, the candidate."""
         ...
 
 
