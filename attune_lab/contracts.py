@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
 
-Status = Literal[
-    "ok", "oom", "invalid", "crash", "hang", "timeout", "diverged", "node_failure", "preempted"
-]
+Status = Literal["ok", "oom", "invalid", "crash", "hang", "timeout", "diverged", "node_failure", "preempted"]
 INFRASTRUCTURE_FAULTS: frozenset[str] = frozenset({"node_failure", "preempted"})
 """Charged to the budget, retried, never held against the recipe."""
 
@@ -110,7 +108,10 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the cost model expects of one recipe. ``problems`` is not empty when the recipe cannot start."""
+    """What the cost model expects of one recipe. ``problems`` is not empty when the recipe cannot start.
+
+    ``stage_memory_bytes`` is the reserved peak per pipeline stage, ``memory_parts_bytes`` what the fullest one holds.
+    """
 
     step_time_s: float
     tokens_per_s_per_gpu: float
@@ -119,6 +120,11 @@ class Estimate:
     breakdown_s: Mapping[str, float]
     diagnostics: Mapping[str, float]
     problems: tuple[str, ...] = ()
+    model_tflops_per_gpu: float = float("nan")
+    mfu: float = float("nan")
+    peak_flops: float = float("nan")
+    stage_memory_bytes: tuple[float, ...] = ()
+    memory_parts_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
