@@ -161,10 +161,16 @@ class Gate(Protocol):
         """The verdict on the effective settings alone; costs no run."""
         ...
 
-    def convergence(
-        self, baselines: Sequence[RunReport], candidate: RunReport, *, twins: Sequence[RunReport]
+    def judge(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
     ) -> Verdict:
-        """The verdict on paired 20-step runs: an A/A pair or more of the baseline, legitimate twins, the candidate."""
+        """The verdict on settings and on paired 20-step runs; the baseline ran at least twice (an A/A pair)."""
         ...
 
 
