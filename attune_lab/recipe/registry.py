@@ -16,9 +16,7 @@ from attune_lab.recipe.recipe import Value
 Kind: TypeAlias = Literal["int", "float", "bool", "str", "enum", "list"]
 Arity: TypeAlias = Literal["value", "words", "constant"]
 Direction: TypeAlias = Literal["free", "fixed", "forbidden", "needs_approval", "towards_fp32"]
-SettingClass: TypeAlias = Literal[
-    "performance-only", "numerics-changing", "objective-changing", "unsafe-by-version"
-]
+SettingClass: TypeAlias = Literal["performance-only", "numerics-changing", "objective-changing", "unsafe-by-version"]
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,7 @@ def spelling_of_flag(flag: str) -> Spelling | None:
 
 @cache
 def _by_flag() -> Mapping[str, tuple[Setting, Spelling]]:
-    return {
-        spelling.flag: (setting, spelling)
-        for setting in registry().values()
-        for spelling in setting.spellings
-    }
+    return {spelling.flag: (setting, spelling) for setting in registry().values() for spelling in setting.spellings}
 
 
 def _setting(key: str, entry: Mapping[str, Any]) -> Setting:
@@ -116,10 +110,7 @@ def _setting(key: str, entry: Mapping[str, Any]) -> Setting:
         default=tuple(default) if isinstance(default, list) else default,
         spellings=(
             *(_spelling(flag, meaning) for flag, meaning in entry["flags"].items()),
-            *(
-                _spelling(flag, meaning, deprecated=True)
-                for flag, meaning in entry.get("deprecated", {}).items()
-            ),
+            *(_spelling(flag, meaning, deprecated=True) for flag, meaning in entry.get("deprecated", {}).items()),
         ),
         group=entry["group"],
         cls=entry["class"],

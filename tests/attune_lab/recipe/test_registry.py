@@ -2,6 +2,7 @@ import re
 from typing import get_args
 
 import pytest
+
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.registry import (
     Direction,
