@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
 
-Status = Literal[
-    "ok", "oom", "invalid", "crash", "hang", "timeout", "diverged", "node_failure", "preempted"
-]
+Status = Literal["ok", "oom", "invalid", "crash", "hang", "timeout", "diverged", "node_failure", "preempted"]
 INFRASTRUCTURE_FAULTS: frozenset[str] = frozenset({"node_failure", "preempted"})
 """Charged to the budget, retried, never held against the recipe."""
 
@@ -26,7 +24,7 @@ class RunReport(BaseModel):
     Units: seconds, bytes, GPU-hours; ``model_tflops_per_gpu`` counts causal half attention and no recomputation.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     label: str
     status: Status
@@ -110,7 +108,10 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the cost model expects of one recipe. ``problems`` is not empty when the recipe cannot start."""
+    """What the cost model expects of one recipe. ``problems`` is not empty when the recipe cannot start.
+
+    ``stage_memory_bytes`` is the reserved peak per pipeline stage, ``memory_parts_bytes`` what the fullest one holds.
+    """
 
     step_time_s: float
     tokens_per_s_per_gpu: float
@@ -119,6 +120,11 @@ class Estimate:
     breakdown_s: Mapping[str, float]
     diagnostics: Mapping[str, float]
     problems: tuple[str, ...] = ()
+    model_tflops_per_gpu: float = float("nan")
+    mfu: float = float("nan")
+    peak_flops: float = float("nan")
+    stage_memory_bytes: tuple[float, ...] = ()
+    memory_parts_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -131,6 +137,40 @@ class CostModel(Protocol):
 
     def estimate(self, recipes: Sequence[Recipe]) -> list[Estimate]:
         """Estimates in the order asked; an unlaunchable recipe has ``problems`` and nan figures."""
+        ...
+
+
+class Verdict(Protocol):
+    """What the gate says of a candidate."""
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``reject`` or ``inconclusive``; only ``pass`` ships."""
+        ...
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """One sentence each; never empty unless the verdict is ``pass``."""
+        ...
+
+
+class Gate(Protocol):
+    """The correctness check on what a tuner wants to ship."""
+
+    def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
+        """The verdict on the effective settings alone; costs no run."""
+        ...
+
+    def judge(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> Verdict:
+        """The verdict on settings and on paired 20-step runs; the baseline ran at least twice (an A/A pair)."""
         ...
 
 

@@ -179,7 +179,7 @@ class Jobs:
         return replace(self, **moved)
 
 
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
     "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
     "dispatcher": Dispatcher.ALLTOALL, "cuda_graph": Graph.NONE, "offload": Offload.NONE, "zero_stage": 1,
@@ -192,6 +192,7 @@ _DEFAULTS: dict[str, Any] = {
     "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
     "sm_margin": False, "force_balance": False, "compiled": False,
 }  # fmt: skip
+"""What a column of `make_jobs` is when it is not given."""
 
 
 def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
@@ -206,13 +207,13 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
         ValueError: columns of different lengths.
     """
-    unknown = set(columns) - set(_DEFAULTS) - {"gbs", "seq_len", "stage_layers"}
+    unknown = set(columns) - set(DEFAULTS) - {"gbs", "seq_len", "stage_layers"}
     missing = {"gbs", "seq_len"} - set(columns)
     if unknown or missing:
         raise TypeError(f"make_jobs: unknown columns {sorted(unknown)}, missing {sorted(missing)}")
     stage_layers = columns.pop("stage_layers", None)
-    names = [*_DEFAULTS, "gbs", "seq_len"]
-    values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, _DEFAULTS.get(n)))) for n in names))
+    names = [*DEFAULTS, "gbs", "seq_len"]
+    values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, DEFAULTS.get(n)))) for n in names))
     kinds = {f.name: str(f.type) for f in fields(Jobs)}
     dtypes = {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_}
     arrays = {n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)}

@@ -1,0 +1,7 @@
+"""The gate: is what a tuner wants to ship still the same training run?"""
+
+from attune_lab.gate.convergence import Change
+from attune_lab.gate.curve import Curve
+from attune_lab.gate.verdict import Check, Verdict, judge
+
+__all__ = ["Change", "Check", "Curve", "Verdict", "judge"]

@@ -1,0 +1,142 @@
+"""What is known: `attune recipes`, `models`, `clusters`, `tuners`, `lessons`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attune_lab.cli.output import Json, emit, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def recipes(as_json: Json = False) -> None:
+    """List the public recipes that ship with attune, by model key.
+
+    Example: attune recipes --json
+    """
+    from attune_lab.recipe.files import shipped
+
+    rows = [entry.to_json() for entry in shipped()]
+    drawn = table("Public recipes", "name", "model", "published for", "source")
+    for row in rows:
+        drawn.add_row(row["name"], row["model"], f"{row['gpus']}x{row['accelerator']}", row["source"])
+    _show("recipes", rows, drawn, as_json)
+
+
+def models(as_json: Json = False) -> None:
+    """List the model shapes with their parameter counts.
+
+    Example: attune models
+    """
+    from simulator.models import models as shapes
+    from simulator.models import parameters
+
+    rows = []
+    drawn = table("Models", "model", "layers", "hidden", "experts", "total", "active", right=("total", "active"))
+    for name, shape in shapes().items():
+        count = parameters(shape)
+        rows.append(
+            {
+                "name": name,
+                "layers": shape.layers,
+                "hidden": shape.hidden,
+                "experts": shape.experts,
+                "top_k": shape.top_k,
+                "parameters_total": count.total,
+                "parameters_active": count.active,
+                "simulated": not shape.hybrid,
+            }
+        )
+        experts = f"{shape.experts} top-{shape.top_k}" if shape.experts else "dense"
+        drawn.add_row(
+            name,
+            str(shape.layers),
+            str(shape.hidden),
+            experts,
+            f"{count.total / 1e9:.1f} B",
+            f"{count.active / 1e9:.1f} B",
+        )
+    _show("models", rows, drawn, as_json)
+
+
+def clusters(as_json: Json = False) -> None:
+    """List the accelerators; a cluster is written as COUNTxACCELERATOR, e.g. 64xH200-SXM5-141GB.
+
+    Example: attune clusters
+    """
+    from simulator.hardware import accelerators
+
+    rows = []
+    drawn = table(
+        "Accelerators", "accelerator", "BF16 TFLOP/s", "memory GiB", "HBM TB/s", "NVLink GB/s", "NIC GB/s", "$/GPU-h"
+    )
+    for name, gpu in accelerators().items():
+        priced = gpu.usd_per_gpu_hour == gpu.usd_per_gpu_hour
+        rows.append(
+            {
+                "name": name,
+                "peak_bf16_tflops": gpu.peak_bf16_flops / 1e12,
+                "memory_gib": gpu.memory_bytes / 2**30,
+                "memory_bytes_per_s": gpu.memory_bytes_per_s,
+                "link_bytes_per_s": gpu.link_bytes_per_s,
+                "nic_bytes_per_s": gpu.nic_bytes_per_s,
+                "fast_domain_gpus": gpu.domain_gpus,
+                "usd_per_gpu_hour": gpu.usd_per_gpu_hour,
+                "source": gpu.source,
+            }
+        )
+        drawn.add_row(
+            name,
+            f"{gpu.peak_bf16_flops / 1e12:.0f}",
+            f"{gpu.memory_bytes / 2**30:.0f}",
+            f"{gpu.memory_bytes_per_s / 1e12:.1f}",
+            f"{gpu.link_bytes_per_s / 1e9:.0f}",
+            f"{gpu.nic_bytes_per_s / 1e9:.0f}",
+            f"{gpu.usd_per_gpu_hour:.2f}" if priced else "-",
+        )
+    _show("clusters", rows, drawn, as_json)
+
+
+def tuners(as_json: Json = False) -> None:
+    """List the tuners installed on this machine.
+
+    Example: attune tuners
+    """
+    from attune_lab.workbench import tuner_entry_points
+
+    rows = []
+    drawn = table("Tuners", "tuner", "from", "what it does")
+    for name, entry in sorted(tuner_entry_points().items()):
+        summary = (entry.load().__doc__ or "").strip().split("\n")[0]
+        rows.append({"name": name, "entry_point": entry.value, "summary": summary})
+        drawn.add_row(name, entry.value, summary)
+    _show("tuners", rows, drawn, as_json)
+
+
+def lessons(as_json: Json = False) -> None:
+    """List the catalog of lessons: symptom, lever, expected effect, risk, evidence.
+
+    Example: attune lessons
+    """
+    from attune_lab.agent.lessons import load
+
+    rows = [lesson.to_json() for lesson in load().all()]
+    drawn = table("Lessons", "lesson", "symptoms", "what to do", "expected step time")
+    for row in rows:
+        effect = row.get("step_time_pct")
+        expected = f"{effect[0]:+g} to {effect[1]:+g} %" if effect else "-"
+        drawn.add_row(row["id"], ", ".join(row["symptoms"]), row["title"], expected)
+    _show("lessons", rows, drawn, as_json)
+
+
+def _show(key: str, rows: list[dict[str, Any]], drawn: Table, as_json: bool) -> None:
+    emit({key: rows}, as_json=as_json, render=lambda console: console.print(drawn))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    for command in (recipes, models, clusters, tuners, lessons):
+        app.command()(command)

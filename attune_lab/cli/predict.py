@@ -1,0 +1,32 @@
+"""`attune predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attune_lab.cli.output import Json, emit
+
+
+def predict(
+    points: Annotated[Path, typer.Argument(help="CSV of measurement points (docs/predict.md).", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="Where to write the table with predictions.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Predict step time, throughput and peak memory for a table of points.
+
+    Example: attune predict points.csv --out predicted.csv
+    """
+    from attune_lab.predict import predict_file
+
+    counts = predict_file(points, out)
+    data = {"out": str(out), "rows": sum(counts.values()), "by_status": counts, "provenance": "simulated"}
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no rows"
+    emit(data, as_json=as_json, render=lambda c: c.print(f"{data['rows']} rows ({summary}) written to {out}"))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(predict)

@@ -1,0 +1,94 @@
+"""`attune simulate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attune_lab.cli.output import ClusterName, Json, RecipeName, emit, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attune_lab.contracts import Estimate
+
+
+def simulate(
+    recipe: RecipeName,
+    cluster: ClusterName,
+    carry_over: Annotated[
+        bool | None,
+        typer.Option(
+            "--carry-over/--as-is",
+            help="Adapt a recipe that cannot start on this cluster by minimal rules. Default: only shipped recipes.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Step time, throughput, memory per stage and breakdown of one recipe, by the cost model.
+
+    Exit code 1 when the recipe is predicted to run out of memory.
+
+    Example: attune simulate glm-4.5 --cluster 64xH200-SXM5-141GB
+    """
+    from attune_lab.workbench import open_workbench
+
+    bench = open_workbench(recipe, cluster, carry_over=carry_over)
+    [estimate] = bench.cost_model.estimate([bench.baseline])
+    data = _data(estimate, bench.cluster.accelerator.name)
+    data["recipe"] = recipe
+    data["cluster"] = bench.cluster.name
+    data["carried_over"] = [change.to_json() for change in bench.carried_over]
+    emit(data, as_json=as_json, render=lambda console: _render(console, data))
+    if data["status"] != "ok":
+        raise typer.Exit(1)
+
+
+def _data(estimate: Estimate, accelerator: str) -> dict[str, Any]:
+    return {
+        "status": "ok" if estimate.fits else "oom",
+        "provenance": "simulated",
+        "step_time_s": estimate.step_time_s,
+        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
+        "model_tflops_per_gpu": estimate.model_tflops_per_gpu,
+        "mfu": estimate.mfu,
+        "mfu_peak_tflops": estimate.peak_flops / 1e12,
+        "peak_memory_gib": estimate.peak_memory_bytes / 2**30,
+        "memory_capacity_gib": estimate.memory_capacity_bytes / 2**30,
+        "stage_memory_gib": [value / 2**30 for value in estimate.stage_memory_bytes],
+        "memory_parts_gib": {part: value / 2**30 for part, value in estimate.memory_parts_bytes.items()},
+        "breakdown": dict(estimate.breakdown_s),
+        "diagnostics": dict(estimate.diagnostics),
+        "accelerator": accelerator,
+    }
+
+
+def _render(console: Console, data: dict[str, Any]) -> None:
+    console.print(f"[bold]{data['recipe']}[/bold] on {data['cluster']}  (simulated, cost model)")
+    for change in data["carried_over"]:
+        console.print(f"  carried over: {change['key']} {change['before']} -> {change['after']}: {change['why']}")
+    verdict = "fits" if data["status"] == "ok" else "[red]runs out of memory[/red]"
+    console.print(
+        f"  step {data['step_time_s']:.3f} s   {data['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU   "
+        f"{data['model_tflops_per_gpu']:.0f} model TFLOP/s/GPU   "
+        f"MFU {100 * data['mfu']:.1f} % of {data['mfu_peak_tflops']:.0f} TFLOP/s"
+    )
+    console.print(
+        f"  peak {data['peak_memory_gib']:.1f} of {data['memory_capacity_gib']:.1f} GiB: {verdict}   "
+        f"per stage: {' '.join(f'{value:.0f}' for value in data['stage_memory_gib'])}"
+    )
+    parts = table("Where the step goes", "part", "seconds", "share", "", right=("seconds", "share"))
+    for part, seconds in data["breakdown"].items():
+        share = seconds / data["step_time_s"]
+        parts.add_row(part, f"{seconds:.3f}", f"{100 * share:.1f} %", "█" * round(40 * share))
+    console.print(parts)
+    memory = table("What the fullest stage holds", "part", "GiB", right=("GiB",))
+    for part, value in data["memory_parts_gib"].items():
+        memory.add_row(part, f"{value:.1f}")
+    console.print(memory)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(simulate)

@@ -1,0 +1,58 @@
+"""`attune tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attune_lab.cli.output import ClusterName, Json, RecipeName, console, emit
+
+
+def tune(
+    recipe: RecipeName,
+    cluster: ClusterName,
+    budget: Annotated[str, typer.Option(help="GPU-hours (500), or multiples of one baseline run (40x).")],
+    tuner: Annotated[str, typer.Option(help="A tuner from attune tuners.")] = "attune",
+    policy: Annotated[str, typer.Option(help="Policy of the attune tuner.")] = "catalog",
+    without: Annotated[list[str] | None, typer.Option(help="Switch off a search rule; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated world and of the tuner.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Campaign folder; resumed when it exists.")] = None,
+    carry_over: Annotated[
+        bool | None,
+        typer.Option("--carry-over/--as-is", help="Adapt a recipe that cannot start here. Default: shipped recipes."),
+    ] = None,
+    approve: Annotated[list[str] | None, typer.Option(help="A numerics change you accept, e.g. fp8.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Tune a recipe inside a GPU-hour budget and ship it only if it passes the correctness gate.
+
+    Interrupted? Run the same command again: the campaign goes on where it stopped.
+
+    Example: attune tune glm-4.5 --cluster 64xH200-SXM5-141GB --budget 40x
+    """
+    from attune_lab.report.progress import progress_observer
+    from attune_lab.report.summary import render_summary
+    from attune_lab.tuning import TuneRequest, tune_recipe
+
+    request = TuneRequest(
+        recipe=recipe,
+        cluster=cluster,
+        budget=budget,
+        tuner=tuner,
+        policy=policy,
+        without=tuple(without or ()),
+        seed=seed,
+        out=out,
+        carry_over=carry_over,
+        approvals=tuple(approve or ()),
+    )
+    with progress_observer(console(stderr=True), quiet=as_json) as observer:
+        result = tune_recipe(request, observer)
+    emit(result, as_json=as_json, render=lambda screen: render_summary(screen, result))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(tune)

@@ -1,0 +1,59 @@
+"""The gate's answer: what was checked, what was found, and the verdict that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["pass", "reject", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One test of the gate.
+
+    Attributes:
+        name: e.g. ``convergence.step_1`` or ``configuration.gbs``.
+        outcome: what this test alone would say.
+        reason: one sentence a person can act on.
+        figures: the measured value and the limit it was held against.
+    """
+
+    name: str
+    outcome: Outcome
+    reason: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict with its reasons (of the checks that decided it) and every check that was made."""
+
+    verdict: Outcome
+    reasons: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON-ready form."""
+        checks = [{**asdict(c), "figures": dict(c.figures)} for c in self.checks]
+        return {"verdict": self.verdict, "reasons": list(self.reasons), "checks": checks}
+
+
+def judge(configuration: Iterable[Check] | None, convergence: Iterable[Check] | None) -> Verdict:
+    """The verdict over both checks: any reject rejects, else anything open leaves it inconclusive.
+
+    Args:
+        configuration: checks of the settings; None when no recipes were given (the curves decide alone).
+        convergence: checks of the curves; None when nothing was run, which is never a pass.
+    """
+    checks = [*(configuration or ()), *(convergence or ())]
+    if convergence is None:
+        checks.append(Check("convergence", "inconclusive", "No training runs were compared."))
+    if configuration is None:
+        checks.append(Check("configuration", "pass", "Not compared: no recipes were given."))
+    for outcome in ("reject", "inconclusive"):
+        reasons = tuple(c.reason for c in checks if c.outcome == outcome)
+        if reasons:
+            return Verdict(outcome, reasons, tuple(checks))
+    return Verdict("pass", tuple(c.reason for c in checks), tuple(checks))

@@ -1,0 +1,142 @@
+"""Predictions for a table of measurement points, batched by model and cluster."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attune_lab.contracts import EnvironmentFault, UserError
+from attune_lab.points import REQUIRED_COLUMNS, Point, Unsupported, parse_point
+from simulator.job import Jobs, make_jobs
+from simulator.step import StepEstimate, simulate_step
+
+PREDICTED_COLUMNS = (
+    "pred_status",
+    "pred_reason",
+    "pred_step_time_s",
+    "pred_tokens_per_s_per_gpu",
+    "pred_model_tflops_per_gpu",
+    "pred_peak_mem_gb",
+)
+_MAX_BYTES = 512 * 2**20
+_RESERVED_STATISTICS = frozenset({"reserved", "nvidia_smi"})
+
+
+def predict_file(points: Path, out: Path) -> dict[str, int]:
+    """Write ``points`` with the predicted columns added to ``out``; returns rows by ``pred_status``.
+
+    Statuses: ``ok``, ``oom`` (predicted not to fit), ``invalid`` (a cell cannot be read), ``unsupported`` (read,
+    but outside what the simulator prices). ``pred_peak_mem_gb`` is in GB (1e9) and of the row's
+    ``mem_statistic``: allocated unless it says reserved or nvidia_smi.
+
+    Raises:
+        UserError: a file that is not a CSV of points.
+        EnvironmentFault: ``out`` cannot be written.
+    """
+    header, rows = _read(points)
+    predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows])
+    fields = [name for name in header if name not in PREDICTED_COLUMNS]
+    keep = [header.index(name) for name in fields]
+    try:
+        with out.open("w", newline="", encoding="utf-8") as handle:
+            writer = csv.writer(handle)
+            writer.writerow([*fields, *PREDICTED_COLUMNS])
+            for row, predicted in zip(rows, predictions, strict=True):
+                writer.writerow([row[i] for i in keep] + [predicted[c] for c in PREDICTED_COLUMNS])
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {out}: {error.strerror}; choose another --out") from error
+    counts: dict[str, int] = defaultdict(int)
+    for predicted in predictions:
+        counts[predicted["pred_status"]] += 1
+    return dict(counts)
+
+
+def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+    """The predicted columns of each row, in order. Never raises for a row's content."""
+    results: list[dict[str, Any]] = [dict.fromkeys(PREDICTED_COLUMNS, "") for _ in rows]
+    groups: dict[Any, list[tuple[int, Point]]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        try:
+            point = parse_point(row)
+        except Unsupported as error:
+            results[index].update(pred_status="unsupported", pred_reason=str(error))
+        except UserError as error:
+            results[index].update(pred_status="invalid", pred_reason=str(error))
+        else:
+            groups[point.shape, point.cluster].append((index, point))
+    for (shape, cluster), members in groups.items():
+        names = sorted({name for _, point in members for name in point.columns})
+        jobs = make_jobs(shape, cluster, **_columns(names, [point for _, point in members]))
+        _fill(results, members, jobs, simulate_step(jobs))
+    return results
+
+
+def _columns(names: Sequence[str], points: Sequence[Point]) -> dict[str, Any]:
+    """Columns of one batch; a lever that some rows do not name takes the simulator's default there."""
+    from simulator.job import DEFAULTS
+
+    return {name: [point.columns.get(name, DEFAULTS.get(name)) for point in points] for name in names}
+
+
+def _fill(results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], jobs: Jobs, step: StepEstimate) -> None:
+    capacity = jobs.cluster.accelerator.memory_bytes
+    reserved = step.peak_reserved_bytes.max(axis=1)
+    allocated = step.peak_allocated_bytes.max(axis=1)
+    for position, (index, point) in enumerate(members):
+        peak = (reserved if point.memory_statistic in _RESERVED_STATISTICS else allocated)[position]
+        values = {
+            "pred_step_time_s": step.step_time_s[position],
+            "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu[position],
+            "pred_model_tflops_per_gpu": step.model_flops_per_s_per_gpu[position] / 1e12,
+            "pred_peak_mem_gb": peak / 1e9,
+        }
+        results[index].update({name: f"{float(value):.6g}" for name, value in values.items()})
+        fits = bool(reserved[position] <= capacity)
+        results[index]["pred_status"] = "ok" if fits else "oom"
+        if not fits:
+            results[index]["pred_reason"] = (
+                f"predicted {reserved[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
+            )
+        if not all(np.isfinite(value) for value in values.values()):
+            results[index].update(pred_status="unsupported", pred_reason="the prediction is not finite")
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise UserError(f"{path} is larger than 512 MiB; split it")
+        text = path.read_text(encoding="utf-8-sig")
+        rows = list(_rows(text, path))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist; give a CSV of points") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a UTF-8 CSV file ({type(error).__name__})") from error
+    if not rows:
+        raise UserError(f"{path} is empty; the first line must name the columns")
+    header = rows[0]
+    missing = [name for name in REQUIRED_COLUMNS if name not in header]
+    if missing:
+        raise UserError(f"{path} line 1: missing column {', '.join(missing)}; see docs/predict.md for the schema")
+    if len(set(header)) != len(header):
+        twice = sorted({name for name in header if header.count(name) > 1})
+        raise UserError(f"{path} line 1: column {', '.join(twice)} appears twice; rename one")
+    return header, rows[1:]
+
+
+def _rows(text: str, path: Path) -> Iterator[list[str]]:
+    if "\0" in text:
+        raise UserError(f"{path} is a binary file; give a CSV of points")
+    width = 0
+    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    for row in reader:
+        if not row:
+            continue
+        width = width or len(row)
+        if len(row) != width:
+            raise UserError(f"{path} line {reader.line_num}: {len(row)} cells where the header has {width}")
+        yield row

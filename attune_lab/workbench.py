@@ -1,0 +1,97 @@
+"""From two names to everything a campaign needs: the recipe on this cluster, its cost model, the tuners installed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+from attune_lab.contracts import CostModel, Tuner, TuningTask, UserError
+
+if TYPE_CHECKING:
+    from attune_lab.recipe import Recipe
+    from attune_lab.recipe.carry import Change
+    from attune_lab.recipe.files import RecipeFile
+    from simulator.hardware import ClusterSpec
+
+TUNER_GROUP = "attune.tuners"
+"""Entry-point group; a third party adds a tuner by publishing a package that names one here."""
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """A recipe made ready for a cluster.
+
+    Attributes:
+        file: the file as it came in.
+        baseline: the recipe that runs: the file's own, or that recipe carried over.
+        carried_over: what was changed to make it start on this cluster, with reasons.
+    """
+
+    file: RecipeFile
+    baseline: Recipe
+    cluster: ClusterSpec
+    cost_model: CostModel
+    carried_over: tuple[Change, ...]
+
+
+def open_workbench(recipe: str, cluster: str, *, carry_over: bool | None = None) -> Workbench:
+    """Load a recipe and make it ready for a cluster.
+
+    Args:
+        recipe: a file, or a name from `attune recipes`.
+        cluster: e.g. ``64xH200-SXM5-141GB``.
+        carry_over: adapt a recipe that cannot start or fit on this many GPUs by minimal rules. None: only
+            shipped recipes, which are published for other clusters; a user's own file is taken at its word.
+
+    Raises:
+        UserError: unknown recipe or cluster; a recipe that cannot start here.
+    """
+    from attune_lab.cost_model import SimulatedCostModel
+    from attune_lab.recipe.carry import carry_over as carried
+    from attune_lab.recipe.constraints import errors
+    from attune_lab.recipe.files import load
+    from simulator.hardware import parse_cluster
+
+    try:
+        spec = parse_cluster(cluster)
+    except ValueError as error:
+        raise UserError(f"--cluster {cluster}: {error}") from error
+    file = load(recipe)
+    cost_model = SimulatedCostModel(spec)
+    if carry_over or (carry_over is None and file.is_shipped):
+        result = carried(file.recipe, spec, cost_model)
+        return Workbench(file, result.recipe, spec, cost_model, tuple(result.changes))
+    problems = errors(file.recipe, spec)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UserError(
+            f"{recipe} cannot start on {spec.name}: {problems[0].message}{more}; "
+            "change the recipe, or pass --carry-over to have it adapted by minimal rules"
+        )
+    return Workbench(file, file.recipe, spec, cost_model, ())
+
+
+def tuner_entry_points() -> dict[str, EntryPoint]:
+    """Tuners registered by installed packages, by name."""
+    return {entry.name: entry for entry in entry_points(group=TUNER_GROUP)}
+
+
+def tuner_factory(name: str) -> Callable[[TuningTask], Tuner]:
+    """The factory of the tuner called ``name``.
+
+    Raises:
+        UserError: no such tuner, or its package does not import.
+    """
+    known = tuner_entry_points()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"--tuner {name}: no such tuner; {hint}installed: {', '.join(sorted(known)) or 'none'}")
+    try:
+        factory: Callable[[TuningTask], Tuner] = known[name].load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--tuner {name}: its package does not import ({error}); reinstall it") from error
+    return factory
