@@ -24,7 +24,7 @@ class RunReport(BaseModel):
     Units: seconds, bytes, GPU-hours; ``model_tflops_per_gpu`` counts causal half attention and no recomputation.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     label: str
     status: Status
@@ -137,6 +137,40 @@ class CostModel(Protocol):
 
     def estimate(self, recipes: Sequence[Recipe]) -> list[Estimate]:
         """Estimates in the order asked; an unlaunchable recipe has ``problems`` and nan figures."""
+        ...
+
+
+class Verdict(Protocol):
+    """What the gate says of a candidate."""
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``reject`` or ``inconclusive``; only ``pass`` ships."""
+        ...
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """One sentence each; never empty unless the verdict is ``pass``."""
+        ...
+
+
+class Gate(Protocol):
+    """The correctness check on what a tuner wants to ship."""
+
+    def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
+        """The verdict on the effective settings alone; costs no run."""
+        ...
+
+    def judge(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> Verdict:
+        """The verdict on settings and on paired 20-step runs; the baseline ran at least twice (an A/A pair)."""
         ...
 
 

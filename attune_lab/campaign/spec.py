@@ -1,0 +1,70 @@
+"""What fixes a campaign: two campaigns with equal specs are the same campaign."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attune_lab.campaign.budget import BudgetRequest
+    from attune_lab.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class CampaignSpec:
+    """One tuner, one recipe, one cluster, one budget, one seed.
+
+    Attributes:
+        recipe: the recipe's name or file name, for print.
+        baseline: the recipe that runs, carried over to the cluster where that was needed.
+        cluster: e.g. ``64xH200-SXM5-141GB``.
+        budget: as asked for.
+        tuner: its registered name.
+        seed: of the tuner (and, on a simulated cluster, of the world).
+        options: options of the tuner and of the gate, JSON-ready (``policy``, switched-off rules, approvals …).
+        carried_over: what was changed to make the recipe start here: mappings with ``key``, ``before``,
+            ``after``, ``why``.
+    """
+
+    recipe: str
+    baseline: Recipe
+    cluster: str
+    budget: BudgetRequest
+    tuner: str
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    carried_over: Sequence[Mapping[str, Any]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON-ready form, equal for equal specs (tuples become lists)."""
+        plain: dict[str, Any] = json.loads(
+            json.dumps(
+                {
+                    "recipe": self.recipe,
+                    "baseline": self.baseline.canonical(),
+                    "cluster": self.cluster,
+                    "budget": self.budget.text,
+                    "tuner": self.tuner,
+                    "seed": self.seed,
+                    "options": dict(self.options),
+                    "carried_over": [dict(change) for change in self.carried_over],
+                }
+            )
+        )
+        return plain
+
+
+def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Where two specs differ, in words a person can act on; empty when they are equal."""
+    found = []
+    for key in sorted({*stored, *asked}):
+        before, now = stored.get(key), asked.get(key)
+        if before == now:
+            continue
+        if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
+            found.append(f"another {key.replace('_', ' ')}")
+        else:
+            found.append(f"{key} {before} there, {now} asked for")
+    return found

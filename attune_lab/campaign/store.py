@@ -1,0 +1,380 @@
+"""The store: every run of a campaign, in one SQLite file (or any database by URL).
+
+Every change is one transaction, so a campaign killed at any instant leaves either the state before it or the
+state after it. One process drives a campaign: a lock on its folder, which the operating system frees when that
+process ends, however it ends. Readers open the file read-only and never wait for the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
+
+from attune_lab.campaign.spec import CampaignSpec, differences
+from attune_lab.contracts import EnvironmentFault, RunReport, UserError
+from attune_lab.recipe import Recipe
+
+SCHEMA_VERSION = 1
+DATABASE = "campaign.db"
+_BUSY_TIMEOUT_S = 30
+
+_METADATA = MetaData()
+_CAMPAIGN = Table(
+    "campaign",
+    _METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("key", String(1024), nullable=False, unique=True),
+    Column("schema_version", Integer, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("state", String(16), nullable=False),  # open, finished
+    Column("result", Text),
+)
+_RUNS = Table(
+    "runs",
+    _METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("campaign_id", ForeignKey("campaign.id"), nullable=False),
+    Column("label", String(64), nullable=False),
+    Column("purpose", String(16), nullable=False),
+    Column("recipe_digest", String(64), nullable=False),
+    Column("recipe", Text, nullable=False),
+    Column("proposal", Text, nullable=False),
+    Column("reserved_us", String(32), nullable=False),  # GPU-microseconds outgrow a 32-bit column
+    Column("charged_us", String(32)),
+    Column("report", Text),
+    Column("repeats", String(64)),
+    Column("state", String(16), nullable=False),  # started, finished
+    UniqueConstraint("campaign_id", "label"),
+)
+_EVENTS = Table(
+    "events",
+    _METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("campaign_id", ForeignKey("campaign.id"), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("data", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run as stored.
+
+    Attributes:
+        label: identity of the run in its campaign.
+        purpose: ``baseline``, ``twin``, ``search`` or ``finalist``.
+        recipe: what ran.
+        proposal: ``changed``, ``reason``, ``lesson``, ``predicted`` of the proposal behind it, JSON-ready.
+        reserved_us: upper bound of its cost, GPU-microseconds.
+        charged_us: what it cost, None until it finished.
+        report: what it told, None until it finished.
+        repeats: label of the earlier run that answered this one for free.
+    """
+
+    label: str
+    purpose: str
+    recipe: Recipe
+    proposal: Mapping[str, Any]
+    reserved_us: int = 0
+    charged_us: int | None = None
+    report: RunReport | None = None
+    repeats: str | None = None
+
+
+@dataclass(frozen=True)
+class CampaignRecord:
+    """All that is stored of one campaign. ``result`` is its JSON text once ``state`` is ``finished``."""
+
+    spec: Mapping[str, Any]
+    state: str
+    result: str | None
+    runs: tuple[RunRow, ...]
+    events: tuple[tuple[str, Any], ...]
+
+
+class Store:
+    """The driver's view: reads and writes one campaign. Use `open_store`; close it, or leave its context."""
+
+    def __init__(self, engine: Engine, campaign_id: int, where: str, lock: FileLock) -> None:
+        self._engine = engine
+        self._id = campaign_id
+        self._where = where
+        self._lock = lock
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database and let another process drive the campaign."""
+        self._engine.dispose()
+        self._lock.release()
+
+    def run(self, label: str) -> RunRow | None:
+        """The run called ``label``, None when it was never started."""
+        with _transaction(self._engine, self._where) as connection:
+            found = connection.execute(
+                select(_RUNS).where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label)
+            ).one_or_none()
+        return None if found is None else _run_row(found._mapping)
+
+    def start(self, row: RunRow) -> None:
+        """Record that a run is about to start.
+
+        Raises:
+            ValueError: a run of this label is already there.
+        """
+        self._insert(row, state="started")
+
+    def finish(self, label: str, report: RunReport, charged_us: int) -> None:
+        """Record the report of a started run and what it is charged.
+
+        Raises:
+            ValueError: no such run, or it is finished already.
+        """
+        change = (
+            update(_RUNS)
+            .where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label, _RUNS.c.state == "started")
+            .values(state="finished", charged_us=str(charged_us), report=report.model_dump_json())
+        )
+        with _transaction(self._engine, self._where) as connection:
+            if connection.execute(change).rowcount != 1:
+                raise ValueError(f"run {label} was not started, or is finished already")
+
+    def record(self, row: RunRow) -> None:
+        """Record a run that cost nothing: refused, or answered from an earlier one.
+
+        Raises:
+            ValueError: a run of this label is already there.
+        """
+        self._insert(row, state="finished")
+
+    def runs(self) -> tuple[RunRow, ...]:
+        """All runs, in the order they were started."""
+        return self.read().runs
+
+    def add_event(self, kind: str, data: Any) -> None:
+        """Append a JSON-ready event."""
+        with _transaction(self._engine, self._where) as connection:
+            connection.execute(insert(_EVENTS).values(campaign_id=self._id, kind=kind, data=json.dumps(data)))
+
+    def event(self, kind: str) -> Any | None:
+        """The data of the first event of a kind, None when there is none."""
+        return next((data for name, data in self.read().events if name == kind), None)
+
+    def finish_campaign(self, result: str) -> None:
+        """Record the campaign's result (JSON text) and close it for good."""
+        with _transaction(self._engine, self._where) as connection:
+            connection.execute(
+                update(_CAMPAIGN).where(_CAMPAIGN.c.id == self._id).values(state="finished", result=result)
+            )
+
+    def read(self) -> CampaignRecord:
+        """All that is stored of the campaign."""
+        return _read(self._engine, self._where, _CAMPAIGN.c.id == self._id)
+
+    def _insert(self, row: RunRow, *, state: str) -> None:
+        values = {
+            "campaign_id": self._id,
+            "label": row.label,
+            "purpose": row.purpose,
+            "recipe_digest": row.recipe.digest,
+            "recipe": json.dumps(row.recipe.canonical()),
+            "proposal": json.dumps(dict(row.proposal)),
+            "reserved_us": str(row.reserved_us),
+            "charged_us": None if row.charged_us is None else str(row.charged_us),
+            "report": None if row.report is None else row.report.model_dump_json(),
+            "repeats": row.repeats,
+            "state": state,
+        }
+        try:
+            with _transaction(self._engine, self._where) as connection:
+                connection.execute(insert(_RUNS).values(values))
+        except IntegrityError as error:
+            raise ValueError(f"run {row.label} is stored already") from error
+
+
+def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Store:
+    """The store of the campaign in folder ``out``, created when it is not there, locked for this process.
+
+    Args:
+        out: the campaign's folder.
+        spec: the campaign asked for.
+        url: SQLAlchemy URL of a database that holds many campaigns, told apart by their folder; None for one
+            SQLite file in ``out``.
+
+    Raises:
+        UserError: ``out`` cannot be written, is no campaign, or holds another one.
+        EnvironmentFault: another process drives it, or the database fails.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = _locked(out)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written ({error.strerror or error}); choose another folder") from error
+    where = url or str(out / DATABASE)
+    try:
+        engine = _engine(url or f"sqlite:///{out / DATABASE}")
+        key = str(out.resolve()) if url else "campaign"
+        return Store(engine, _enter(engine, key, spec, where), where, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def read_campaign(out: Path, *, url: str | None = None) -> CampaignRecord:
+    """All that is stored of the campaign in ``out``. Opens the database read-only and changes nothing.
+
+    Raises:
+        UserError: no campaign there.
+        EnvironmentFault: the database fails.
+    """
+    path = out / DATABASE
+    if url is None and not path.is_file():
+        raise UserError(f"{out} holds no campaign; give the --out folder of attune tune")
+    key = str(out.resolve()) if url else "campaign"
+    engine = _engine(url) if url else _read_only_engine(path)
+    try:
+        return _read(engine, url or str(path), _CAMPAIGN.c.key == key)
+    finally:
+        engine.dispose()
+
+
+def _locked(out: Path) -> FileLock:
+    """The lock of a campaign folder, held; the holder's process id is beside it for the others to print."""
+    lock, holder = FileLock(out / "campaign.lock"), out / "campaign.pid"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        pid = holder.read_text().strip() if holder.exists() else "unknown"
+        raise EnvironmentFault(
+            f"another attune process (pid {pid}) is driving the campaign in {out}; wait for it or use another --out"
+        ) from error
+    holder.write_text(f"{os.getpid()}\n")
+    return lock
+
+
+def _engine(url: str) -> Engine:
+    engine = create_engine(url)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+def _read_only_engine(path: Path) -> Engine:
+    """Without a write-ahead log nobody writes, and ``immutable`` lets SQLite read where it cannot even lock."""
+    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
+    return create_engine(f"sqlite:///file:{path.resolve()}?{mode}&uri=true")
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver would otherwise commit before DDL; BEGIN is ours
+    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", f"busy_timeout={_BUSY_TIMEOUT_S * 1000}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+@contextmanager
+def _transaction(engine: Engine, where: str) -> Iterator[Connection]:
+    """One transaction; database failures become one sentence with the way out."""
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except IntegrityError:
+        raise
+    except SQLAlchemyError as error:
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        if isinstance(error, DatabaseError) and ("not a database" in cause or "malformed" in cause):
+            raise UserError(
+                f"{where} is damaged or no campaign database ({cause}); move it away or use another --out"
+            ) from error
+        raise EnvironmentFault(
+            f"the campaign database {where} failed ({cause}); nothing is lost, run the same command again once it works"
+        ) from error
+
+
+def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
+    """The id of the campaign, made with its tables in one transaction when it is new."""
+    asked = spec.to_json()
+    with _transaction(engine, where) as connection:
+        present = set(inspect(connection).get_table_names())
+        if present and not {"campaign", "runs", "events"} <= present:
+            raise UserError(f"{where} is a database of something else; use another --out")
+        _METADATA.create_all(connection)
+        found = connection.execute(select(_CAMPAIGN).where(_CAMPAIGN.c.key == key)).one_or_none()
+        if found is None:
+            made = connection.execute(
+                insert(_CAMPAIGN).values(key=key, schema_version=SCHEMA_VERSION, spec=json.dumps(asked), state="open")
+            )
+            assert made.inserted_primary_key is not None
+            return int(made.inserted_primary_key[0])
+    if found.schema_version != SCHEMA_VERSION:
+        raise UserError(
+            f"{where} was written by another version of attune (schema {found.schema_version}, "
+            f"here {SCHEMA_VERSION}); use that version or another --out"
+        )
+    differing = differences(json.loads(found.spec), asked)
+    if differing:
+        raise UserError(f"{where} holds another campaign ({'; '.join(differing)}); use another --out")
+    return int(found.id)
+
+
+def _read(engine: Engine, where: str, condition: Any) -> CampaignRecord:
+    with _transaction(engine, where) as connection:
+        if not inspect(connection).has_table("campaign"):
+            raise UserError(f"{where} is a database of something else; give the --out folder of attune tune")
+        campaign = connection.execute(select(_CAMPAIGN).where(condition)).one_or_none()
+        if campaign is None:
+            raise UserError(f"{where} does not hold this campaign; give the --out folder of attune tune")
+        runs = connection.execute(select(_RUNS).where(_RUNS.c.campaign_id == campaign.id).order_by(_RUNS.c.id)).all()
+        events = connection.execute(
+            select(_EVENTS).where(_EVENTS.c.campaign_id == campaign.id).order_by(_EVENTS.c.id)
+        ).all()
+    return CampaignRecord(
+        json.loads(campaign.spec),
+        campaign.state,
+        campaign.result,
+        tuple(_run_row(row._mapping) for row in runs),
+        tuple((row.kind, json.loads(row.data)) for row in events),
+    )
+
+
+def _run_row(stored: Mapping[Any, Any]) -> RunRow:
+    return RunRow(
+        label=stored["label"],
+        purpose=stored["purpose"],
+        recipe=Recipe.from_canonical(json.loads(stored["recipe"])),
+        proposal=json.loads(stored["proposal"]),
+        reserved_us=int(stored["reserved_us"]),
+        charged_us=None if stored["charged_us"] is None else int(stored["charged_us"]),
+        report=None if stored["report"] is None else RunReport.model_validate_json(stored["report"]),
+        repeats=stored["repeats"],
+    )
