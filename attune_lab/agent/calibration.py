@@ -42,8 +42,9 @@ class Calibration:
         self._space = space
         self._keys = tuple(space.parameters)
         self._scales = np.array([LAYOUT_SCALE if key in LAYOUT_KEYS else FLAG_SCALE for key in self._keys])
+        self._is_size = np.array([key in LAYOUT_KEYS for key in self._keys])
         self._points = np.empty((0, len(self._keys)))
-        self._codes: dict[tuple[str, Value], float] = {}
+        self._codes: dict[tuple[str, Value], int] = {}
         self._inverse = np.empty((0, 0))
         self._weights = np.empty(0)
 
@@ -63,7 +64,8 @@ class Calibration:
         return cross @ self._weights, np.sqrt(np.maximum(variance, 0.0))
 
     def _covariance(self, a: Floats, b: Floats) -> Floats:
-        distance = np.minimum(np.abs(a[:, None, :] - b[None, :, :]), 4.0) @ (1.0 / self._scales)
+        apart = np.abs(a[:, None, :] - b[None, :, :])
+        distance = np.where(self._is_size, apart, apart > 0) @ (1.0 / self._scales)
         covariance: Floats = OFFSET_SD**2 + ERROR_SD**2 * np.exp(-distance)
         return covariance
 
@@ -72,10 +74,10 @@ class Calibration:
         return np.array(rows, dtype=np.float64).reshape(len(recipes), len(self._keys))
 
     def _coordinate(self, key: str, value: Value) -> float:
-        """Sizes on a log2 axis; every other value at its rank among the choices met so far."""
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return math.log2(value)
-        return self._codes.setdefault((key, value), float(sum(1 for known, _ in self._codes if known == key)))
+        """Parallel sizes on a log2 axis (unset counts as 1); other values as a code, equal for equal values."""
+        if key in LAYOUT_KEYS:
+            return math.log2(int(value or 1))
+        return float(self._codes.setdefault((key, value), len(self._codes)))
 
 
 class MemoryCheck:
