@@ -43,10 +43,10 @@ class Calibration:
         self._keys = tuple(space.parameters)
         self._scales = np.array([LAYOUT_SCALE if key in LAYOUT_KEYS else FLAG_SCALE for key in self._keys])
         self._is_size = np.array([key in LAYOUT_KEYS for key in self._keys])
-        self._points = np.empty((0, len(self._keys)))
+        self._points: Floats = np.empty((0, len(self._keys)))
         self._codes: dict[tuple[str, Value], int] = {}
-        self._inverse = np.empty((0, 0))
-        self._weights = np.empty(0)
+        self._inverse: Floats = np.empty((0, 0))
+        self._weights: Floats = np.empty(0)
 
     def fit(self, history: History, *, noise_sd: float) -> None:
         """Take in all measured trials. ``noise_sd``: spread of one run's log step time."""
@@ -71,12 +71,13 @@ class Calibration:
 
     def _coordinates(self, recipes: Sequence[Recipe]) -> Floats:
         rows = [[self._coordinate(key, self._space.value(r, key)) for key in self._keys] for r in recipes]
-        return np.array(rows, dtype=np.float64).reshape(len(recipes), len(self._keys))
+        points: Floats = np.array(rows, dtype=np.float64).reshape(len(recipes), len(self._keys))
+        return points
 
     def _coordinate(self, key: str, value: Value) -> float:
         """Parallel sizes on a log2 axis (unset counts as 1); other values as a code, equal for equal values."""
         if key in LAYOUT_KEYS:
-            return math.log2(int(value or 1))
+            return math.log2(value) if isinstance(value, int) and value else 0.0
         return float(self._codes.setdefault((key, value), len(self._codes)))
 
 

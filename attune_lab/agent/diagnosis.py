@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ SIGNS = (
     Sign("low_gemm_efficiency", "gemm_eff", 0.65, "GEMMs reach {x:.0%} of peak", above=False, neutral=0.75, share=0.5),
     Sign("full_recompute_in_use", "full_recompute", 0.5, "whole layers are recomputed", share=0.25),
     Sign("recompute_heavy", "recompute_level", 0.5, "recomputation is at level {x:.0f} of 3", share=0.05),
-    Sign("small_microbatch", "tokens_per_expert", 256, "an expert sees {x:.0f} tokens", above=False, neutral=256, share=2e-4),
+    Sign("small_microbatch", "tokens_per_expert", 256, "an expert sees {x:.0f} tokens", above=False, share=1e-6),
     Sign("low_memory_use", "mem_peak_frac", 0.75, "the peak is {x:.0%} of memory", above=False, neutral=1, share=0.2),
     Sign("borderline_memory", "mem_peak_frac", 0.9, "the peak is {x:.0%} of memory", share=0.05),
     Sign("fragmentation", "frag_frac", 0.05, "{x:.1%} of memory is fragmented", share=0.2),
@@ -126,11 +127,10 @@ def metrics(report: RunReport, settings: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "oom": report.status == "oom",
         "trial_failed": report.status not in ("ok", "oom"),
-        "recompute_level": recompute_level(settings),
+        "full_recompute": float(settings.get("recompute_level") == 3),
         "timed_iterations": len(report.timed_step_times_s),
     }
-    found["full_recompute"] = float(found["recompute_level"] == 3)
-    found |= {name: value for name, value in report.diagnostics.items() if value == value}
+    found |= {name: value for name, value in report.diagnostics.items() if not math.isnan(value)}
     found |= _fractions(report.breakdown_s)
     if report.peak_memory_bytes and report.memory_capacity_bytes:
         found["mem_peak_frac"] = max(report.peak_memory_bytes) / report.memory_capacity_bytes
@@ -151,14 +151,3 @@ def _fractions(breakdown_s: Mapping[str, float]) -> dict[str, float]:
         for part, seconds in breakdown_s.items()
         if part in names or part.startswith("exposed_")
     }
-
-
-def recompute_level(settings: Mapping[str, Any]) -> int:
-    """0 none, 1 narrow selective, 2 broad selective (whole MLP or experts), 3 full."""
-    granularity = settings.get("recompute_granularity")
-    if granularity == "full":
-        return 3
-    if granularity != "selective":
-        return 0
-    modules = set(settings.get("recompute_modules") or ("core_attn",))
-    return 2 if modules & {"mlp", "moe"} else 1

@@ -97,8 +97,7 @@ class CatalogPolicy:
 
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`."""
-        drafts = [*self._from_lessons(situation)]
-        return price(drafts, situation, self._rules)
+        return price(self._from_lessons(situation), situation, self._rules)
 
     def _from_lessons(self, situation: Situation) -> list[Candidate]:
         """Moves of all lessons that apply, in the order of the catalog."""
@@ -233,4 +232,8 @@ def proposal(candidate: Candidate, space: SearchSpace, before: Recipe) -> Propos
 
 
 def _show(value: Value) -> str:
-    return {None: "unset", True: "on", False: "off"}.get(value, str(value)) if not isinstance(value, tuple) else "+".join(value)
+    if isinstance(value, tuple):
+        return "+".join(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "unset" if value is None else str(value)

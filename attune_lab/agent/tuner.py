@@ -9,7 +9,7 @@ from typing import Any
 from attune_lab.agent import lessons
 from attune_lab.agent.calibration import Calibration, MemoryCheck
 from attune_lab.agent.diagnosis import diagnose
-from attune_lab.agent.history import History, Trial
+from attune_lab.agent.history import MAX_FAULTS, History, Trial
 from attune_lab.agent.moves import resolve, touches_layout
 from attune_lab.agent.policy import (
     Candidate,
@@ -22,7 +22,6 @@ from attune_lab.agent.policy import (
     refusal,
 )
 from attune_lab.agent.rules import (
-    CHECK_MEMORY,
     NOISE_BAND,
     ONE_LEVER,
     RE_MEASURE,
@@ -87,11 +86,12 @@ class AttuneTuner:
         known = self._history.get(proposal.recipe)
         estimate = known.estimate if known else self._task.cost_model.estimate([proposal.recipe])[0]
         trial = self._history.record(proposal.recipe, estimate, report)
-        self._follow_up = None
+        unfinished, self._follow_up = self._follow_up, None
         self._memory.fit(self._history)
         if any(trial.ok for trial in self._history):
             self._calibration.fit(self._history, noise_sd=self._band(self._best) / 2)
         if report.status in INFRASTRUCTURE_FAULTS:
+            self._follow_up = unfinished if trial.faults < MAX_FAULTS else None
             return
         if proposal.recipe.digest == self._best.recipe.digest:
             self._best = trial
@@ -119,11 +119,11 @@ class AttuneTuner:
         """Revert a run that failed; one out of memory gets the next level of recomputation first."""
         self._lost(proposal)
         if report.status == "oom":
-            self._follow_up = self._with_recompute(trial, proposal) if RETRY_OOM in self._rules else None
+            self._follow_up = self._with_recompute(trial) if RETRY_OOM in self._rules else None
         elif not touches_layout(proposal.changed):
             self._broken |= {(key, after) for key, (_, after) in proposal.changed.items()}
 
-    def _with_recompute(self, trial: Trial, proposal_: Proposal) -> Proposal | None:
+    def _with_recompute(self, trial: Trial) -> Proposal | None:
         """The same layout with the narrowest further recomputation that should fit, or None."""
         recipe = trial.recipe
         lesson = self._catalog.get("P-oom-retry-recompute")
@@ -143,7 +143,7 @@ class AttuneTuner:
         budget, baseline = self._task.budget, self._history.get(self._task.baseline)
         reference = baseline.estimate.step_time_s if baseline else self._best.estimate.step_time_s
         cost = budget.run_cost * candidate.estimate.step_time_s / reference
-        return candidate.score >= self._band(self._best) and cost <= budget.left_for_search
+        return candidate.score >= self._band(self._best) and not cost > budget.left_for_search
 
     def _top_two(self, ranked: list[Candidate], situation: Situation) -> Candidate:
         """The best candidate with the edits of the next one that touches other settings, if both go together."""
