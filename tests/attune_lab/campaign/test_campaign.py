@@ -187,6 +187,16 @@ def test_a_baseline_that_cannot_start_or_run_is_the_users_to_change(tmp_path: Pa
         campaign(tmp_path / "c", script=lambda *_: Outcome("node_failure", steps_made=1))
 
 
+def test_what_the_first_runs_leave_may_not_pay_for_a_final_run(tmp_path: Path) -> None:
+    def script(recipe, steps, label):
+        return Outcome("node_failure", 1.1, steps_made=18) if label == "000-baseline" else Outcome(step_time_s=1.1)
+
+    result = campaign(tmp_path, spec=spec_for("0.131"), cost_model=FakeCostModel(0.3), script=script)
+    assert [run["label"] for run in result.runs] == ["000-baseline", "000-baseline-retry1"]
+    assert result.kept_baseline
+    assert "not enough budget was left" in result.stop_reason
+
+
 def test_without_a_twin_the_baseline_runs_a_third_time(tmp_path: Path) -> None:
     space = FakeSpace(lambda recipe: ["no"] if recipe.settings["mbs"] != 2 else [])
     labels = [run["label"] for run in campaign(tmp_path, space=space).runs]

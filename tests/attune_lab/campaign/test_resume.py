@@ -174,6 +174,24 @@ def test_a_search_that_ended_does_not_begin_again(tmp_path: Path) -> None:
     assert len(result.runs) == 3
 
 
+def test_an_unreachable_llm_leaves_the_campaign_to_be_resumed(tmp_path: Path) -> None:
+    class Remote(ScriptedTuner):
+        reachable = False
+
+        def ask(self) -> Proposal | None:
+            if not self.reachable:
+                raise EnvironmentFault("the API does not answer; run the same command again")
+            return super().ask()
+
+    def factory(task: Any) -> Remote:
+        return Remote(task.baseline, [{"tp": 2}])
+
+    with pytest.raises(EnvironmentFault, match="does not answer"):
+        campaign(tmp_path, tuner_factory=factory)
+    Remote.reachable = True
+    assert not campaign(tmp_path, tuner_factory=factory).kept_baseline
+
+
 outcomes = st.builds(
     Outcome,
     status=st.sampled_from(

@@ -65,6 +65,12 @@ def test_reading_works_while_another_process_drives(tmp_path: Path) -> None:
         assert read_campaign(tmp_path).events == (("note", 1),)
 
 
+def test_any_folder_name_will_do(tmp_path: Path) -> None:
+    out = tmp_path / "a b?c%20d#e&mode=rw"
+    campaign(out)
+    assert read_campaign(out).state == "finished"
+
+
 def test_a_folder_without_a_campaign_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no campaign"):
         read_campaign(tmp_path)
