@@ -12,9 +12,7 @@ def test_figures_are_physical_and_have_a_source(name: str) -> None:
     part = accelerators()[name]
     assert part.source.strip()
     assert part.peak_bf16_flops > 1e14
-    assert part.peak_fp8_flops == 0 or part.peak_fp8_flops == pytest.approx(
-        2 * part.peak_bf16_flops, rel=0.01
-    )
+    assert part.peak_fp8_flops == 0 or part.peak_fp8_flops == pytest.approx(2 * part.peak_bf16_flops, rel=0.01)
     assert 30e9 < part.memory_bytes < 310e9
     assert part.nic_bytes_per_s < part.link_bytes_per_s < part.memory_bytes_per_s
     assert math.isnan(part.usd_per_gpu_hour) or part.usd_per_gpu_hour > 0
