@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
     Engine,
@@ -65,8 +66,8 @@ _RUNS = Table(
     Column("recipe_digest", String(64), nullable=False),
     Column("recipe", Text, nullable=False),
     Column("proposal", Text, nullable=False),
-    Column("reserved_us", String(32), nullable=False),  # GPU-microseconds outgrow a 32-bit column
-    Column("charged_us", String(32)),
+    Column("reserved_us", BigInteger, nullable=False),
+    Column("charged_us", BigInteger),
     Column("report", Text),
     Column("repeats", String(64)),
     Column("state", String(16), nullable=False),  # started, finished
@@ -163,7 +164,7 @@ class Store:
         change = (
             update(_RUNS)
             .where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label, _RUNS.c.state == "started")
-            .values(state="finished", charged_us=str(charged_us), report=report.model_dump_json())
+            .values(state="finished", charged_us=charged_us, report=report.model_dump_json())
         )
         with _transaction(self._engine, self._where) as connection:
             if connection.execute(change).rowcount != 1:
@@ -209,8 +210,8 @@ class Store:
             "recipe_digest": row.recipe.digest,
             "recipe": json.dumps(row.recipe.canonical()),
             "proposal": json.dumps(dict(row.proposal)),
-            "reserved_us": str(row.reserved_us),
-            "charged_us": None if row.charged_us is None else str(row.charged_us),
+            "reserved_us": row.reserved_us,
+            "charged_us": row.charged_us,
             "report": None if row.report is None else row.report.model_dump_json(),
             "repeats": row.repeats,
             "state": state,
@@ -242,6 +243,8 @@ def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Stor
         raise UserError(f"--out {out} cannot be written ({error.strerror or error}); choose another folder") from error
     where = url or str(out / DATABASE)
     try:
+        if url is None:
+            _refuse_foreign(out / DATABASE)
         engine = _engine(url or f"sqlite:///{out / DATABASE}")
         key = str(out.resolve()) if url else "campaign"
         return Store(engine, _enter(engine, key, spec, where), where, lock)
@@ -266,6 +269,20 @@ def read_campaign(out: Path, *, url: str | None = None) -> CampaignRecord:
         return _read(engine, url or str(path), _CAMPAIGN.c.key == key)
     finally:
         engine.dispose()
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise `UserError` when ``path`` is somebody else's file; opened read-only, so that it stays as it is."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    engine = _read_only_engine(path)
+    try:
+        with _transaction(engine, str(path)) as connection:
+            present = set(inspect(connection).get_table_names())
+    finally:
+        engine.dispose()
+    if present and not set(_METADATA.tables) <= present:
+        raise UserError(f"{path} is a database of something else; use another --out")
 
 
 def _locked(out: Path) -> FileLock:
@@ -325,9 +342,6 @@ def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
     """The id of the campaign, made with its tables in one transaction when it is new."""
     asked = spec.to_json()
     with _transaction(engine, where) as connection:
-        present = set(inspect(connection).get_table_names())
-        if present and not {"campaign", "runs", "events"} <= present:
-            raise UserError(f"{where} is a database of something else; use another --out")
         _METADATA.create_all(connection)
         found = connection.execute(select(_CAMPAIGN).where(_CAMPAIGN.c.key == key)).one_or_none()
         if found is None:
@@ -373,8 +387,8 @@ def _run_row(stored: Mapping[Any, Any]) -> RunRow:
         purpose=stored["purpose"],
         recipe=Recipe.from_canonical(json.loads(stored["recipe"])),
         proposal=json.loads(stored["proposal"]),
-        reserved_us=int(stored["reserved_us"]),
-        charged_us=None if stored["charged_us"] is None else int(stored["charged_us"]),
+        reserved_us=stored["reserved_us"],
+        charged_us=stored["charged_us"],
         report=None if stored["report"] is None else RunReport.model_validate_json(stored["report"]),
         repeats=stored["repeats"],
     )
