@@ -1,4 +1,4 @@
-"""Model shapes, their parameters and their FLOPs."""
+"""The architecture of a model and its layers by kind."""
 
 from __future__ import annotations
 
@@ -77,3 +77,29 @@ class ModelShape:
     mamba_conv: int = 0
     moe_latent: int = 0
     max_seq: int = 0
+
+
+@dataclass(frozen=True)
+class LayerKinds:
+    """How many layers of each kind a model has (MTP layers apart). In a hybrid every layer is one mixer."""
+
+    attention: int
+    dense: int
+    moe: int
+    mamba: int
+    norms: int
+
+
+def layer_kinds(shape: ModelShape) -> LayerKinds:
+    """The layers of ``shape`` by kind; ``norms`` counts their normalisations.
+
+    Raises:
+        ValueError: a hybrid pattern with letters other than ``M``, ``*``, ``E`` and ``-`` (dense MLP).
+    """
+    if shape.hybrid:
+        if set(shape.hybrid) - set("M*E-"):
+            raise ValueError(f"hybrid pattern {shape.hybrid!r}: only the letters M, *, E and - are known")
+        count = shape.hybrid.count
+        return LayerKinds(count("*"), count("-"), count("E"), count("M"), norms=len(shape.hybrid))
+    dense = shape.first_dense_layers if shape.experts else shape.layers
+    return LayerKinds(shape.layers, dense, shape.layers - dense, 0, norms=2 * shape.layers)

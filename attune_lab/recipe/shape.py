@@ -1,0 +1,173 @@
+"""The model behind a recipe: from the flags of a Megatron-LM launch to a `ModelShape`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any
+
+from attune_lab.contracts import UserError
+from attune_lab.recipe.recipe import Recipe
+from attune_lab.recipe.registry import registry
+from simulator.models import ModelShape, identify
+
+_TERM = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """Registry key -> the stack's default."""
+    return {key: setting.default for key, setting in registry().items()}
+
+
+def filled(recipe: Recipe) -> dict[str, Any]:
+    """Every registry key with its stated value or the stack's default."""
+    return {**defaults(), **recipe.settings}
+
+
+def required(values: Mapping[str, Any], key: str) -> int:
+    """The positive whole number the recipe must state under ``key``.
+
+    Raises:
+        UserError: it is missing or below 1; the message names the flag.
+    """
+    value = values[key]
+    flag = registry()[key].flags[0]
+    if value is None:
+        raise UserError(f"the recipe does not state {flag}; add it, the model and the step are defined by it")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{flag} is {value!r}; it must be a whole number of at least 1")
+    return value
+
+
+def shape_of(recipe: Recipe) -> ModelShape:
+    """The architecture a recipe trains, named when it is a known model, else ``custom``.
+
+    Raises:
+        UserError: a flag the shape needs is missing or describes an architecture that is not simulated.
+    """
+    values = filled(recipe)
+    layers = required(values, "num_layers")
+    gqa = _attention(values)
+    shape = ModelShape(
+        name="custom",
+        layers=layers,
+        hidden=required(values, "hidden"),
+        ffn=_ffn(values),
+        heads=required(values, "heads"),
+        vocab=required(
+            values,
+            "padded_vocab_size" if values["vocab_size"] is None and values["padded_vocab_size"] else "vocab_size",
+        ),
+        gated_mlp=bool(values["swiglu"] or values["quick_geglu"]),
+        mtp_layers=values["mtp_num_layers"] or 0,
+        tied_embeddings=not values["untie_embeddings"],
+        qkv_bias=bool(values["add_qkv_bias"] or values["add_bias_linear"]),
+        out_bias=bool(values["add_bias_linear"]),
+        linear_bias=bool(values["add_bias_linear"]),
+        norm_bias=values["normalization"] == "LayerNorm",
+        learned_positions=_learned_positions(values),
+        sinks=values["softmax_type"] == "learnable",
+        max_seq=values["max_pos"] or values["seq_len"] or 0,
+        **gqa,
+        **_experts(values, layers),
+        **_window(values),
+    )
+    return replace(shape, name=identify(shape) or "custom")
+
+
+def _ffn(values: Mapping[str, Any]) -> int:
+    """Dense MLP width; the stack's own default is 4 hidden, two thirds of it when gated."""
+    if values["ffn"] is not None:
+        return required(values, "ffn")
+    hidden = required(values, "hidden")
+    return int((4 * hidden * 2 / 3) / 64) * 64 if values["swiglu"] else 4 * hidden
+
+
+def _attention(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Head counts and sizes, with the ranks of multi-latent attention."""
+    hidden, heads = required(values, "hidden"), required(values, "heads")
+    normed = bool(values["qk_layernorm"])
+    indexer = {
+        name: values[key] or 0
+        for name, key in (
+            ("index_heads", "dsa_index_heads"),
+            ("index_head_dim", "dsa_index_head_dim"),
+            ("index_topk", "dsa_index_topk"),
+        )
+        if values["attn_variant"] == "dsa"
+    }
+    if not values["mla"]:
+        return {
+            "kv_heads": required(values, "kv_groups") if values["gqa"] else heads,
+            "head_dim": values["kv_channels"] or hidden // heads,
+            "qk_norm": "per_head" if normed else "none",
+            **indexer,
+        }
+    return {
+        "attention": "mla",
+        "kv_heads": heads,
+        "head_dim": values["kv_channels"] or values["v_head_dim"],
+        "q_lora_rank": values["q_lora_rank"] or 0,
+        "kv_lora_rank": values["kv_lora_rank"],
+        "qk_nope_dim": values["qk_head_dim"],
+        "qk_rope_dim": values["qk_pos_emb_head_dim"],
+        "v_dim": values["v_head_dim"],
+        "qk_norm": "lora" if normed else "none",
+        **indexer,
+    }
+
+
+def _experts(values: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """The expert part; empty for a dense model."""
+    if not values["num_experts"]:
+        return {}
+    return {
+        "experts": required(values, "num_experts"),
+        "top_k": required(values, "topk"),
+        "moe_ffn": required(values, "moe_ffn") if values["moe_ffn"] else _ffn(values),
+        "shared_ffn": values["shared_expert_size"] or 0,
+        "first_dense_layers": leading_dense_layers(str(values["moe_layer_freq"]), layers),
+        "expert_bias": bool(values["add_bias_linear"]),
+        "router_bias": bool(values["router_bias"]),
+        "moe_latent": values["moe_latent"] or 0,
+    }
+
+
+def _learned_positions(values: Mapping[str, Any]) -> int:
+    learned = values["position_embedding"] == "learned_absolute" and values["add_position_embedding"]
+    return (values["max_pos"] or values["seq_len"] or 0) if learned else 0
+
+
+def _window(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sliding-window attention; ``--window-attn-skip-freq 2`` gives every other layer full attention."""
+    numbers = re.findall(r"-?\d+", str(values["window_size"] or ""))
+    if not numbers or int(numbers[0]) <= 0:
+        return {}
+    every = 2 if str(values["window_skip_freq"]) == "2" else 1
+    return {"sliding_window": int(numbers[0]), "sliding_every": every}
+
+
+@lru_cache(maxsize=256)
+def leading_dense_layers(frequency: str, layers: int) -> int:
+    """How many leading layers ``--moe-layer-freq`` leaves dense: ``"[0]*3+[1]*58"`` -> 3.
+
+    An integer N puts experts in every N-th layer from the first on.
+
+    Raises:
+        UserError: the text cannot be read, does not cover ``layers`` layers, or interleaves dense layers.
+    """
+    text = re.sub(r"[\s()]", "", frequency)
+    if text.isdecimal() and int(text) >= 1:
+        pattern = [int(i % int(text) == 0) for i in range(layers)]
+    else:
+        terms = [_TERM.fullmatch(term) for term in text.split("+")]
+        pattern = [int(bit) for term in terms if term for bit in term[1].split(",") * int(term[2] or 1)]
+        if None in terms or len(pattern) != layers:
+            raise UserError(f"--moe-layer-freq {frequency!r} does not describe {layers} layers; use [0]*3+[1]*58")
+    dense = pattern.index(1) if 1 in pattern else layers
+    if 0 in pattern[dense:]:
+        raise UserError(f"--moe-layer-freq {frequency!r} interleaves dense and expert layers, which is not simulated")
+    return dense

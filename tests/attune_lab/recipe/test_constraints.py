@@ -1,0 +1,67 @@
+"""Every rule fires on its own example and on nothing sound."""
+
+from __future__ import annotations
+
+import pytest
+
+from attune_lab.recipe.constraints import Constraint, can_start, check, constraints, errors, violations
+from attune_lab.recipe.effective import effective
+from attune_lab.recipe.expressions import compile_expression
+from tests.attune_lab.recipe.recipes_for_tests import cluster, dense, moe
+
+
+@pytest.mark.parametrize("recipe", [moe(), dense()], ids=["moe", "dense"])
+def test_sound_recipes_break_nothing(recipe):
+    assert check(recipe, cluster()) == []
+
+
+@pytest.mark.parametrize("rule", constraints(), ids=lambda rule: rule.id)
+def test_example_breaks_its_rule(rule: Constraint) -> None:
+    values = effective(moe(), cluster()) | rule.example
+    found = {finding.id: finding for finding in violations(values)}
+    assert rule.id in found
+    assert can_start(values) == all(finding.severity != "error" for finding in found.values())
+
+
+def test_message_names_flags_values_and_cluster() -> None:
+    first = errors(moe(tp=3), cluster())[0]
+    assert first.id == "L01"
+    assert first.message.startswith(
+        "64 GPUs, --tensor-model-parallel-size 3, --pipeline-model-parallel-size 4, --context-parallel-size 1: "
+    )
+    assert first.message.endswith("choose TP, PP, CP whose product divides the GPU count.")
+
+
+def test_conditions_read_only_effective_settings() -> None:
+    known = set(effective(moe(), cluster()))
+    assert {name for rule in constraints() for name in rule.violated.names} <= known
+
+
+def test_rules_need_no_python() -> None:
+    assert all(compile_expression(rule.violated.text) is rule.violated for rule in constraints())
+
+
+@pytest.mark.parametrize(
+    ("edits", "ids"),
+    [
+        ({"tp": 1}, ["S01"]),
+        ({"etp": None, "ep": 4}, ["L03"]),
+        ({"num_layers": 61, "vpp": None}, ["P01"]),
+        ({"num_layers": 61, "vpp": None, "first_stage_layers": 16, "last_stage_layers": 15}, []),
+        ({"num_layers": 61, "vpp": None, "first_stage_layers": 14, "last_stage_layers": 16}, ["P12"]),
+        ({"num_layers": 62, "first_stage_layers": 16, "last_stage_layers": 16}, ["P13"]),
+        ({"num_layers": 62, "vpp": None, "account_embedding": True, "account_loss": True}, []),
+        ({"num_layers": 30, "vpp": None, "pp_layout": "Et*7|t*8|t*8|t*7L"}, []),
+        ({"num_layers": 30, "vpp": None, "pp_layout": "E(t*4|)*7t*2L"}, []),
+        ({"num_layers": 30, "vpp": None, "pp_layout": "E(t*4|)*7t*3L"}, ["P08"]),
+        ({"mtp_num_layers": 1, "vpp": None, "pp_layout": "Et*8|t*8|t*8|t*8mL"}, []),
+        ({"mtp_num_layers": 1, "vpp": None, "pp_layout": "Et*8|t*4|t*4|t*4|m|t*4|t*4|t*4L"}, ["P10"]),
+        ({"vpp": 3}, ["P02"]),
+        ({"dispatcher": "flex", "flex_backend": "deepep"}, []),
+        ({"fp8": "hybrid"}, []),
+        ({"recompute_granularity": "full"}, ["R01"]),
+        ({"cp": 3}, ["L01", "L12", "L13"]),
+    ],
+)
+def test_recipes_that_break_rules(edits, ids) -> None:
+    assert [finding.id for finding in check(moe(**edits), cluster())] == ids
