@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attune_lab.agent.history import History
-from attune_lab.agent.moves import LAYOUT_KEYS
 from attune_lab.contracts import Estimate
+from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Calibration:
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
         self._keys = tuple(space.parameters)
-        self._scales = np.array([LAYOUT_SCALE if key in LAYOUT_KEYS else FLAG_SCALE for key in self._keys])
-        self._is_size = np.array([key in LAYOUT_KEYS for key in self._keys])
+        self._scales = np.array([LAYOUT_SCALE if key in LAYOUT else FLAG_SCALE for key in self._keys])
+        self._is_size = np.array([key in LAYOUT for key in self._keys])
         self._points: Floats = np.empty((0, len(self._keys)))
         self._codes: dict[tuple[str, Value], int] = {}
         self._inverse: Floats = np.empty((0, 0))
@@ -54,7 +54,8 @@ class Calibration:
         self._points = self._coordinates([trial.recipe for trial in measured])
         residuals = np.array([math.log((t.step_time_s or 0.0) / t.estimate.step_time_s) for t in measured])
         noise = np.array([noise_sd**2 / len(trial.ok) for trial in measured])
-        self._inverse = np.linalg.inv(self._covariance(self._points, self._points) + np.diag(noise + 1e-10))
+        covariance = self._covariance(self._points, self._points) + np.diag(noise + 1e-10)
+        self._inverse = np.asarray(np.linalg.inv(covariance))
         self._weights = self._inverse @ residuals
 
     def error(self, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
@@ -70,13 +71,14 @@ class Calibration:
         return covariance
 
     def _coordinates(self, recipes: Sequence[Recipe]) -> Floats:
-        rows = [[self._coordinate(key, self._space.value(r, key)) for key in self._keys] for r in recipes]
+        values = [self._space.values(recipe) for recipe in recipes]
+        rows = [[self._coordinate(key, row[key]) for key in self._keys] for row in values]
         points: Floats = np.array(rows, dtype=np.float64).reshape(len(recipes), len(self._keys))
         return points
 
     def _coordinate(self, key: str, value: Value) -> float:
         """Parallel sizes on a log2 axis (unset counts as 1); other values as a code, equal for equal values."""
-        if key in LAYOUT_KEYS:
+        if key in LAYOUT:
             return math.log2(value) if isinstance(value, int) and value else 0.0
         return float(self._codes.setdefault((key, value), len(self._codes)))
 

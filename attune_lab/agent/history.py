@@ -20,12 +20,14 @@ class Trial:
     Attributes:
         estimate: the cost model's view of it.
         reports: its runs, infrastructure faults left out.
+        answers: times its outcome was told; a repeat may be answered with the earlier report.
         faults: runs the infrastructure lost.
     """
 
     recipe: Recipe
     estimate: Estimate
     reports: list[RunReport] = field(default_factory=list)
+    answers: int = 0
     faults: int = 0
 
     @property
@@ -79,5 +81,7 @@ class History:
         if report.status in INFRASTRUCTURE_FAULTS:
             trial.faults += 1
         else:
-            trial.reports.append(report)
+            trial.answers += 1
+            if all(report.label != known.label for known in trial.reports):
+                trial.reports.append(report)
         return trial

@@ -11,9 +11,10 @@ from attune_lab.agent.calibration import Calibration, MemoryCheck, expected_impr
 from attune_lab.agent.diagnosis import Diagnosis
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.lessons import Catalog, Lesson
-from attune_lab.agent.moves import LAYOUT_KEYS, best_layouts, resolve
+from attune_lab.agent.moves import best_layouts, resolve
 from attune_lab.agent.rules import CHECK_MEMORY, DIAGNOSE_FIRST, Rulebook
 from attune_lab.contracts import CostModel, Estimate, Proposal
+from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
 
 if TYPE_CHECKING:
@@ -127,7 +128,6 @@ class CatalogPolicy:
             best,
             self._space,
             self._cost_model,
-            facts=situation.diagnosis.variables,
             memory_limit=1.0 + situation.memory.margin if CHECK_MEMORY in self._rules else math.inf,
         )
         why = f"the cost model prices {len(jumps)} layouts that fit"
@@ -146,11 +146,12 @@ class NeighbourPolicy:
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`; the order is the space's, whatever the prices."""
         best = situation.best.recipe
-        recipes = list(self._space.neighbours(best))
+        edits = [{key: value} for key in self._space.parameters for value in self._space.neighbours(best, key)]
+        recipes = [self._space.apply(best, edit) for edit in edits]
         estimates = self._cost_model.estimate(recipes)
         drafts = [
-            Candidate(recipe, _edits(self._space, best, recipe), "next neighbour", None, estimate)
-            for recipe, estimate in zip(recipes, estimates, strict=True)
+            Candidate(recipe, edit, "next neighbour", None, estimate)
+            for recipe, edit, estimate in zip(recipes, edits, estimates, strict=True)
         ]
         order = {recipe.digest: place for place, recipe in enumerate(recipes)}
         priced = price(drafts, situation, self._rules)
@@ -209,7 +210,8 @@ def _edits(space: SearchSpace, before: Recipe, after: Recipe) -> dict[str, Value
 
 def refusal(space: SearchSpace, recipe: Recipe, lesson: str | None, edits: Edits) -> tuple[Any, ...]:
     """What identifies a move tried from an equivalent state: lesson, edits, and the layout it started from."""
-    layout = tuple(space.value(recipe, key) for key in (*LAYOUT_KEYS, "recompute") if key in space.parameters)
+    values = space.values(recipe)
+    layout = tuple(values.get(key) for key in (*LAYOUT, "recompute"))
     return (lesson, tuple(sorted(edits.items(), key=lambda item: item[0])), layout)
 
 

@@ -108,7 +108,7 @@ class AttuneTuner:
             self._lost(proposal)
             return
         doubtful = touches_layout(proposal.changed) or gain < CONVINCING * band
-        if RE_MEASURE in self._rules and doubtful and len(trial.ok) == 1 and math.isfinite(gain):
+        if RE_MEASURE in self._rules and doubtful and trial.answers == 1 and math.isfinite(gain):
             again = f"measured {gain:+.1%} tokens/s, noise band {band:.1%}: measure the same recipe again"
             self._follow_up = Proposal(trial.recipe, proposal.changed, again, proposal.lesson, proposal.predicted)
             return
