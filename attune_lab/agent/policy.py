@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attune_lab.agent.calibration import Calibration, MemoryCheck, expected_improvement
 from attune_lab.agent.diagnosis import Diagnosis
 from attune_lab.agent.history import History, Trial
+from attune_lab.agent.jumps import JumpFinder
 from attune_lab.agent.lessons import Catalog, Lesson
-from attune_lab.agent.moves import best_layouts, resolve
+from attune_lab.agent.moves import resolve
 from attune_lab.agent.rules import CHECK_MEMORY, DIAGNOSE_FIRST, Rulebook
 from attune_lab.contracts import CostModel, Estimate, Proposal
 from attune_lab.parameters import LAYOUT
@@ -95,6 +96,7 @@ class CatalogPolicy:
 
     def __init__(self, catalog: Catalog, space: SearchSpace, cost_model: CostModel, rules: Rulebook) -> None:
         self._catalog, self._space, self._cost_model, self._rules = catalog, space, cost_model, rules
+        self._jump_finder = JumpFinder(space, cost_model)
 
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`."""
@@ -124,12 +126,8 @@ class CatalogPolicy:
 
     def _jumps(self, situation: Situation, lesson: Lesson) -> list[Candidate]:
         best = situation.best.recipe
-        jumps = best_layouts(
-            best,
-            self._space,
-            self._cost_model,
-            memory_limit=1.0 + situation.memory.margin if CHECK_MEMORY in self._rules else math.inf,
-        )
+        limit = 1.0 + situation.memory.margin if CHECK_MEMORY in self._rules else math.inf
+        jumps = self._jump_finder.find(best, memory_limit=limit)
         why = f"the cost model prices {len(jumps)} layouts that fit"
         return [Candidate(j.recipe, _edits(self._space, best, j.recipe), why, lesson, j.estimate) for j in jumps]
 
