@@ -34,7 +34,7 @@ class Verdict:
     reasons: tuple[str, ...]
     checks: tuple[Check, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain JSON-ready form."""
         checks = [{**asdict(c), "figures": dict(c.figures)} for c in self.checks]
         return {"verdict": self.verdict, "reasons": list(self.reasons), "checks": checks}

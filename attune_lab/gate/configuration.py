@@ -1,0 +1,201 @@
+"""Do two recipes describe the same training run? Effective settings, versions and environment, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from attune_lab.gate import defects
+from attune_lab.gate.convergence import Change
+from attune_lab.gate.verdict import Check, Outcome
+
+if TYPE_CHECKING:
+    from attune_lab.recipe import Recipe
+    from attune_lab.recipe.registry import Setting
+    from simulator.hardware import ClusterSpec
+
+GUARDS = {"check_nan": "it stops a run that has already gone wrong"}
+"""Settings that change nothing in a healthy run but may not be switched off by a tuner."""
+
+ENVIRONMENT = {
+    "PYTORCH_*ALLOC_CONF": Change.SAME_KERNELS,
+    "CUDA_DEVICE_MAX_CONNECTIONS": Change.SAME_KERNELS,
+    "TORCH_NCCL_*": Change.SAME_KERNELS,
+    "NVTE_*_SM_MARGIN": Change.SAME_KERNELS,
+    "OMP_NUM_THREADS": Change.SAME_KERNELS,
+    "GLOO_*": Change.SAME_KERNELS,
+    "UCX_*": Change.SAME_KERNELS,
+    "NCCL_*": Change.REORDERED,  # the algorithm decides the order of a reduction
+    "NVTE_FLASH_ATTN": Change.REORDERED,
+    "NVTE_FUSED_ATTN": Change.REORDERED,
+    "NVTE_UNFUSED_ATTN": Change.REORDERED,
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": Change.REORDERED,
+}
+"""Environment variables known to leave the objective alone, as patterns; anything else that changes is a question."""
+
+_DTYPES = {None: 1, "bf16": 1, "fp16": 1, "fp8": 0, "fp32": 2, "fp64": 3}
+_ORDER = list(Change)
+
+
+@dataclass(frozen=True)
+class ConfigurationResult:
+    """The checks of every difference, and the most invasive kind of change among them."""
+
+    checks: tuple[Check, ...]
+    change: Change
+
+
+def check(
+    baseline: Recipe,
+    candidate: Recipe,
+    *,
+    cluster: ClusterSpec,
+    versions: Mapping[str, str] | None = None,
+    approvals: Collection[str] = (),
+) -> ConfigurationResult:
+    """Every difference between two recipes, judged by what it does to the training run.
+
+    Args:
+        baseline, candidate: recipes of one stack.
+        cluster: both run on it.
+        versions: library versions the runs reported, where the recipes do not name them.
+        approvals: settings whose change of numerics the user accepts; ``fp8`` covers every ``fp8_...``.
+
+    Raises:
+        UserError: one of the recipes has no effective configuration on this cluster.
+    """
+    before = defects.facts(baseline, cluster, versions)
+    after = defects.facts(candidate, cluster, versions)
+    changed = _changed(before, after)
+    checks = [
+        *(_setting(setting, old, new, approvals) for setting, old, new in changed),
+        *_mapping("flag", baseline.carried, candidate.carried),
+        *_mapping("version", baseline.versions, candidate.versions),
+        *_environment(baseline.environment, candidate.environment),
+        *_invariants(baseline, candidate, before, after),
+        *_defects(before, after),
+    ]
+    if not checks:
+        checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
+    kinds = [_kind(setting) for setting, _, _ in changed]
+    kinds += [kind for name in _differing(baseline.environment, candidate.environment) if (kind := _variable(name))]
+    return ConfigurationResult(tuple(checks), max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS))
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[Setting, Any, Any]]:
+    """Settings whose effective values differ, with both values."""
+    from attune_lab.recipe.registry import registry
+
+    pairs = ((setting, before[key], after[key]) for key, setting in registry().items())
+    return [(setting, old, new) for setting, old, new in pairs if old != new]
+
+
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+
+
+def _variable(name: str) -> Change | None:
+    return next((kind for pattern, kind in ENVIRONMENT.items() if fnmatchcase(name, pattern)), None)
+
+
+def _kind(setting: Setting) -> Change:
+    """How far a setting's change may move the curve without being a fault."""
+    if setting.key in ("dispatcher", "flex_backend"):
+        return Change.DISPATCHER
+    if setting.cls == "numerics-changing":
+        return Change.LOW_PRECISION if setting.group == "precision" else Change.REORDERED
+    return Change.REORDERED if setting.group in ("layout", "batch") else Change.SAME_KERNELS
+
+
+def _setting(setting: Setting, old: Any, new: Any, approvals: Collection[str]) -> Check:
+    """The check of one setting that differs."""
+    key, name = setting.key, f"configuration.{setting.key}"
+    moved = f"{key} changes from {_show(old)} to {_show(new)}"
+    approved = any(a == key or key.startswith(f"{a}_") for a in approvals)
+    if setting.direction == "forbidden" and new:
+        return Check(name, "reject", f"{moved}, which no training run may use ({_because(setting)}): remove it.")
+    if key in GUARDS and old and not new:
+        return Check(name, "reject", f"{moved}: keep this guard, {GUARDS[key]}.")
+    if setting.cls == "objective-changing" and not (approved and setting.direction == "needs_approval"):
+        return Check(name, "reject", f"{moved}, which changes what is trained ({_because(setting)}): restore it.")
+    if setting.direction == "free" or approved:
+        return Check(name, "pass", f"{moved}: {setting.cls}{', approved' if approved else ''}.")
+    if setting.direction == "towards_fp32" and _raises_precision(old, new):
+        return Check(name, "pass", f"{moved}: more precise than the baseline.")
+    return Check(
+        name, "reject", f"{moved}, which changes the numerics ({_because(setting)}): approve {key} or restore it."
+    )
+
+
+def _because(setting: Setting) -> str:
+    why: str = setting.why.rstrip(".")
+    return why
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return "unset" if value is None else str(value)
+
+
+def _raises_precision(old: Any, new: Any) -> bool:
+    if isinstance(new, int | float) and isinstance(old, int | float | None):
+        return new > (old or 0)
+    return new in _DTYPES and old in _DTYPES and _DTYPES[new] > _DTYPES[old]
+
+
+def _mapping(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Check]:
+    """Differences nobody can judge from the text: flags outside the registry, and versions."""
+    for name in _differing(old, new):
+        moved = f"The {what} {name} changes from {_show(old.get(name))} to {_show(new.get(name))}"
+        reason = f"{moved}, and its effect is not known: restore it or change it in the baseline too."
+        yield Check(f"configuration.{name}", "inconclusive", reason)
+
+
+def _environment(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Check]:
+    for name in _differing(old, new):
+        moved = f"{name} changes from {_show(old.get(name))} to {_show(new.get(name))}"
+        if _variable(name):
+            yield Check(f"configuration.env.{name}", "pass", f"{moved}: performance-only.")
+        else:
+            reason = f"{moved}; this variable is not known to be harmless: restore it."
+            yield Check(f"configuration.env.{name}", "inconclusive", reason)
+
+
+def _invariants(
+    baseline: Recipe, candidate: Recipe, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[Check]:
+    """What has to be equal whatever the settings are called."""
+    from attune_lab.recipe.effective import shape_of
+
+    if shape_of(baseline) != shape_of(candidate):
+        yield Check(
+            "configuration.model", "reject", "The two recipes train models of different shape: restore the model."
+        )
+    tokens = [values["gbs"] * values["seq_len"] for values in (before, after)]
+    if tokens[0] != tokens[1]:
+        reason = f"A step trains {tokens[1]} tokens instead of {tokens[0]}: restore gbs and seq_len."
+        yield Check("configuration.tokens_per_step", "reject", reason)
+    trained = [sum(values["stage_layers"]) for values in (before, after)]
+    if trained[1] != trained[0]:
+        reason = (
+            f"The pipeline trains {trained[1]} layers instead of {trained[0]}: choose a layout that keeps every layer."
+        )
+        yield Check("configuration.layers", "reject", reason)
+
+
+def _defects(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Check]:
+    """Known defects the candidate brings in; those the baseline already has are noted only."""
+    inherited, doubtful = defects.active(before)
+    found, unknown = defects.active(after)
+    for defect in found:
+        old = defect in inherited
+        outcome: Outcome = "pass" if old else defect.outcome
+        advice = "the baseline has it too" if old else "avoid this combination or upgrade"
+        yield Check(f"configuration.{defect.id}", outcome, f"{defect.title} ({defect.source}): {advice}.")
+    for defect, name in unknown:
+        if not any(defect is other for other, _ in doubtful):
+            reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: name its version."
+            yield Check(f"configuration.{defect.id}", "inconclusive", reason)

@@ -1,0 +1,136 @@
+"""The configuration check: every class of difference, known defects, and what nobody can judge."""
+
+import pytest
+
+from attune_lab.gate import Change, judge
+from attune_lab.gate.configuration import check
+from attune_lab.gate.defects import defects
+from attune_lab.recipe import Recipe
+from attune_lab.recipe.registry import registry
+from simulator.hardware import parse_cluster
+
+CLUSTER = parse_cluster("64xH200-SXM5-141GB")
+SETTINGS = {
+    "tp": 1, "pp": 4, "ep": 8, "etp": 1, "mbs": 1, "gbs": 256, "seq_len": 4096, "num_layers": 32, "hidden": 4096,
+    "heads": 32, "gqa": True, "kv_groups": 8, "ffn": 14336, "moe_ffn": 14336, "num_experts": 8, "topk": 2,
+    "swiglu": True, "untie_embeddings": True, "add_bias_linear": False, "vocab_size": 32000, "max_pos": 4096,
+    "normalization": "RMSNorm", "position_embedding": "rope", "dispatcher": "alltoall", "grouped_gemm": True,
+    "bf16": True, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
+    "lr": 1e-4, "aux_loss_coeff": 1e-2, "router_dtype": "fp32", "hidden_dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+BASE = Recipe("megatron-lm", SETTINGS, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {}, {"mcore": "0.16.0", "te": "2.8"})
+
+
+def outcome(edits=None, *, environment=None, approvals=(), baseline=BASE, versions=None):
+    candidate = baseline.with_settings(edits or {}).with_environment(environment or {})
+    result = check(baseline, candidate, cluster=CLUSTER, approvals=approvals, versions=versions)
+    return judge(result.checks, []).verdict
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {}, {"mbs": 2}, {"pp": 2}, {"vpp": 2}, {"cp": 2, "aux_loss_coeff": 1e-2}, {"ep": 4},
+        {"overlap_param_gather": False},
+        {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+        {"dispatcher": "flex", "flex_backend": "deepep"}, {"moe_permute_fusion": True}, {"cross_entropy_fusion": True},
+        {"sequence_parallel": True}, {"pp_layout": "Et*8|t*8|t*8|t*8L"}, {"grad_reduce_in_fp32": True},
+        {"log_interval": 5}, {"optimizer_cpu_offload": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_legitimate_changes_pass(edits):
+    assert outcome(edits) == "pass"
+
+
+OTHER = {"int": 7, "float": 0.123, "bool": None, "str": "other", "list": ("7",), "enum": None}
+FIXED = sorted(k for k, s in registry().items() if s.cls == "objective-changing" and s.direction == "fixed")
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_every_objective_change_is_rejected(key):
+    """Whichever setting of the objective moves, alone, the verdict is a rejection (or the value is no recipe)."""
+    setting, old = registry()[key], BASE.get(key)
+    new = {"bool": not old, "enum": next((c for c in reversed(setting.choices) if c != old), None)}.get(
+        setting.kind, OTHER[setting.kind]
+    )
+    if key in ("moe_layer_freq", "rampup_batch_size"):
+        new = {"moe_layer_freq": "([0]*1+[1]*31)", "rampup_batch_size": ("16", "16", "1000")}[key]
+    edits = {"num_layers": 28} if key == "num_layers" else {key: new}
+    assert outcome(edits) == "reject"
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"force_load_balancing": True},
+        {"capacity_factor": 1.0},
+        {"check_nan": False},
+        {"gbs": 128},
+        {"grad_reduce_in_fp32": False},
+    ],
+    ids=str,
+)
+def test_shortcuts_are_rejected(edits):
+    base = BASE.with_settings({"grad_reduce_in_fp32": True})
+    assert outcome(edits, baseline=base) == "reject"
+
+
+@pytest.mark.parametrize("shortcut", [{"force_load_balancing": True}, {"check_nan": False}, {"capacity_factor": 1.0}])
+def test_what_the_baseline_has_is_not_held_against_the_candidate(shortcut):
+    assert outcome({"mbs": 2}, baseline=BASE.with_settings(shortcut)) == "pass"
+
+
+def test_fp8_needs_approval_and_one_word_covers_its_settings():
+    fp8 = {"fp8": "e4m3", "fp8_recipe": "blockwise"}
+    assert outcome(fp8) == "reject"
+    assert outcome(fp8, approvals=("fp8",)) == "pass"
+    candidate = BASE.with_settings(fp8)
+    assert check(BASE, candidate, cluster=CLUSTER, approvals=("fp8",)).change is Change.LOW_PRECISION
+
+
+@pytest.mark.parametrize(
+    ("edits", "change"),
+    [
+        ({"overlap_param_gather": False}, Change.SAME_KERNELS),
+        ({"mbs": 2}, Change.REORDERED),
+        ({"moe_permute_fusion": True}, Change.REORDERED),
+        ({"mbs": 2, "dispatcher": "flex", "flex_backend": "deepep"}, Change.DISPATCHER),
+    ],
+    ids=str,
+)
+def test_the_most_invasive_change_is_named(edits, change):
+    assert check(BASE, BASE.with_settings(edits), cluster=CLUSTER).change is change
+
+
+def test_environment_is_known_or_a_question():
+    assert outcome(environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}) == "pass"
+    assert outcome(environment={"MY_MODEL_TRICK": "1"}) == "inconclusive"
+
+
+def test_unknown_flags_and_versions_are_a_question():
+    for field in ("carried", "versions"):
+        other = Recipe.from_canonical({**BASE.canonical(), field: {**getattr(BASE, field), "--mystery": "1"}})
+        assert judge(check(BASE, other, cluster=CLUSTER).checks, []).verdict == "inconclusive"
+
+
+def test_a_defect_counts_when_the_candidate_brings_it_in():
+    clipped = {"tp": 2, "sequence_parallel": True}
+    assert outcome(clipped) == "reject"  # F062: experts missing from the gradient norm before 0.19
+    fixed = Recipe.from_canonical({**BASE.canonical(), "versions": {"mcore": "0.19.0", "te": "2.8"}})
+    assert outcome(clipped, baseline=fixed) == "pass"
+    assert outcome({"mbs": 2}, baseline=BASE.with_settings(clipped)) == "pass"
+
+
+def test_an_unknown_version_is_a_question_only_where_it_matters():
+    nameless = Recipe.from_canonical({**BASE.canonical(), "versions": {}})
+    assert outcome({"overlap_param_gather": False}, baseline=nameless) == "pass"
+    assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless) == "inconclusive"
+    assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless, versions={"mcore": "0.19.1"}) == "pass"
+
+
+def test_predicates_speak_the_vocabulary():
+    known = set(registry()) | {"mcore", "te", "num_microbatches", "env_TORCH_NCCL_AVOID_RECORD_STREAMS"}
+    for defect in defects():
+        assert defect.when.names <= known, defect.id
+        assert set(defect.effect) <= {"step_1", "bias", "grad_norm", "diverges_at", "reported"}
