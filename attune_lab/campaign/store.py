@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
+    URL,
+    BigInteger,
     Column,
     Connection,
     Engine,
@@ -35,6 +39,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from attune_lab.campaign.spec import CampaignSpec, differences
 from attune_lab.contracts import EnvironmentFault, RunReport, UserError
@@ -65,8 +70,8 @@ _RUNS = Table(
     Column("recipe_digest", String(64), nullable=False),
     Column("recipe", Text, nullable=False),
     Column("proposal", Text, nullable=False),
-    Column("reserved_us", String(32), nullable=False),  # GPU-microseconds outgrow a 32-bit column
-    Column("charged_us", String(32)),
+    Column("reserved_us", BigInteger, nullable=False),
+    Column("charged_us", BigInteger),
     Column("report", Text),
     Column("repeats", String(64)),
     Column("state", String(16), nullable=False),  # started, finished
@@ -163,7 +168,7 @@ class Store:
         change = (
             update(_RUNS)
             .where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label, _RUNS.c.state == "started")
-            .values(state="finished", charged_us=str(charged_us), report=report.model_dump_json())
+            .values(state="finished", charged_us=charged_us, report=report.model_dump_json())
         )
         with _transaction(self._engine, self._where) as connection:
             if connection.execute(change).rowcount != 1:
@@ -209,8 +214,8 @@ class Store:
             "recipe_digest": row.recipe.digest,
             "recipe": json.dumps(row.recipe.canonical()),
             "proposal": json.dumps(dict(row.proposal)),
-            "reserved_us": str(row.reserved_us),
-            "charged_us": None if row.charged_us is None else str(row.charged_us),
+            "reserved_us": row.reserved_us,
+            "charged_us": row.charged_us,
             "report": None if row.report is None else row.report.model_dump_json(),
             "repeats": row.repeats,
             "state": state,
@@ -242,7 +247,9 @@ def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Stor
         raise UserError(f"--out {out} cannot be written ({error.strerror or error}); choose another folder") from error
     where = url or str(out / DATABASE)
     try:
-        engine = _engine(url or f"sqlite:///{out / DATABASE}")
+        if url is None:
+            _refuse_foreign(out / DATABASE)
+        engine = _engine(url or URL.create("sqlite", database=str(out / DATABASE)))
         key = str(out.resolve()) if url else "campaign"
         return Store(engine, _enter(engine, key, spec, where), where, lock)
     except BaseException:
@@ -268,6 +275,20 @@ def read_campaign(out: Path, *, url: str | None = None) -> CampaignRecord:
         engine.dispose()
 
 
+def _refuse_foreign(path: Path) -> None:
+    """Raise `UserError` when ``path`` is somebody else's file; opened read-only, so that it stays as it is."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    engine = _read_only_engine(path)
+    try:
+        with _transaction(engine, str(path)) as connection:
+            present = set(inspect(connection).get_table_names())
+    finally:
+        engine.dispose()
+    if present and not set(_METADATA.tables) <= present:
+        raise UserError(f"{path} is a database of something else; use another --out")
+
+
 def _locked(out: Path) -> FileLock:
     """The lock of a campaign folder, held; the holder's process id is beside it for the others to print."""
     lock, holder = FileLock(out / "campaign.lock"), out / "campaign.pid"
@@ -282,7 +303,7 @@ def _locked(out: Path) -> FileLock:
     return lock
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str | URL) -> Engine:
     engine = create_engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _configure_sqlite)
@@ -293,7 +314,8 @@ def _engine(url: str) -> Engine:
 def _read_only_engine(path: Path) -> Engine:
     """Without a write-ahead log nobody writes, and ``immutable`` lets SQLite read where it cannot even lock."""
     mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
-    return create_engine(f"sqlite:///file:{path.resolve()}?{mode}&uri=true")
+    uri = f"file:{quote(str(path.resolve()))}?{mode}"
+    return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:
@@ -325,9 +347,6 @@ def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
     """The id of the campaign, made with its tables in one transaction when it is new."""
     asked = spec.to_json()
     with _transaction(engine, where) as connection:
-        present = set(inspect(connection).get_table_names())
-        if present and not {"campaign", "runs", "events"} <= present:
-            raise UserError(f"{where} is a database of something else; use another --out")
         _METADATA.create_all(connection)
         found = connection.execute(select(_CAMPAIGN).where(_CAMPAIGN.c.key == key)).one_or_none()
         if found is None:
@@ -373,8 +392,8 @@ def _run_row(stored: Mapping[Any, Any]) -> RunRow:
         purpose=stored["purpose"],
         recipe=Recipe.from_canonical(json.loads(stored["recipe"])),
         proposal=json.loads(stored["proposal"]),
-        reserved_us=int(stored["reserved_us"]),
-        charged_us=None if stored["charged_us"] is None else int(stored["charged_us"]),
+        reserved_us=stored["reserved_us"],
+        charged_us=stored["charged_us"],
         report=None if stored["report"] is None else RunReport.model_validate_json(stored["report"]),
         repeats=stored["repeats"],
     )

@@ -1,0 +1,112 @@
+"""The finals: the fastest trials are run again, judged by the gate, and the first that holds is shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attune_lab.campaign.baseline import FINALIST_LIMIT, LONG_STEPS, Baseline
+from attune_lab.campaign.budget import BudgetExceeded
+from attune_lab.campaign.search import Trial
+
+if TYPE_CHECKING:
+    from attune_lab.campaign.runner import Runner
+    from attune_lab.contracts import Gate, RunReport, Verdict
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A trial that was not shipped, and why. ``gain`` is a fraction, None where nothing was measured."""
+
+    label: str
+    reason: str
+    gain: float | None = None
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The trial that is shipped, its re-measurement and the verdict on it."""
+
+    trial: Trial
+    report: RunReport
+    gain: float
+    verdict: Verdict
+
+
+def finals(
+    trials: Sequence[Trial], *, baseline: Baseline, gate: Gate, runner: Runner
+) -> tuple[Winner | None, list[Loss]]:
+    """The winner, if there is one, and what every other trial was lost to, in the order they were judged.
+
+    A trial that gained more than the noise is run again for 20 steps, fastest first. That one run is the gate's
+    evidence and the measurement the tuner is credited with; the fast sample that brought the trial here is not.
+    """
+    losses = [Loss(t.label, _failure(t.report)) for t in trials if t.report.status != "ok"]
+    measured = sorted(
+        ((gain_of(t.report, baseline), t) for t in trials if t.report.status == "ok"),
+        key=lambda pair: -pair[0],
+    )
+    winner: Winner | None = None
+    finalist = 0
+    for gain, trial in measured:
+        band = baseline.band.of(len(trial.report.timed_step_times_s))
+        if winner is not None:
+            losses.append(Loss(trial.label, f"the shipped recipe was faster in the search ({gain:+.1%} here)", gain))
+        elif gain <= band:
+            losses.append(Loss(trial.label, _no_gain(gain, band), gain))
+        elif reason := _refused(gate.configuration(baseline.recipe, trial.proposal.recipe)):
+            losses.append(Loss(trial.label, reason, gain))
+        else:
+            finalist += 1
+            outcome = _final(finalist, trial, baseline=baseline, gate=gate, runner=runner)
+            if isinstance(outcome, Winner):
+                winner = outcome
+            else:
+                losses.append(Loss(trial.label, outcome, gain))
+    return winner, losses
+
+
+def gain_of(report: RunReport, baseline: Baseline) -> float:
+    """Throughput gained over the baseline, as a fraction."""
+    assert report.tokens_per_s_per_gpu is not None
+    return report.tokens_per_s_per_gpu / baseline.tokens_per_s_per_gpu - 1
+
+
+def _final(number: int, trial: Trial, *, baseline: Baseline, gate: Gate, runner: Runner) -> Winner | str:
+    """The winner, or what the trial was lost to."""
+    limit_s = FINALIST_LIMIT * baseline.step_time_s
+    try:
+        report = runner.run(f"finalist-{number}", "finalist", trial.proposal, steps=LONG_STEPS, step_limit_s=limit_s)
+    except BudgetExceeded as refusal:
+        return f"no budget left for its final run: {refusal}"
+    if report.status != "ok":
+        return f"its final run failed: {_failure(report)}"
+    gain, band = gain_of(report, baseline), baseline.band.of(len(report.timed_step_times_s))
+    if gain <= band:
+        return f"measured again: {_no_gain(gain, band)}"
+    verdict = gate.judge(
+        baseline.recipe,
+        trial.proposal.recipe,
+        baseline_runs=baseline.runs,
+        candidate_run=report,
+        twin_runs=baseline.twins,
+    )
+    return _refused(verdict) or Winner(trial, report, gain, verdict)
+
+
+def _refused(verdict: Verdict) -> str | None:
+    """Why the gate does not let a candidate pass, None when it does."""
+    if verdict.verdict == "pass":
+        return None
+    return f"gate says {verdict.verdict}: {' '.join(verdict.reasons) or 'no reason given'}"
+
+
+def _failure(report: RunReport) -> str:
+    return f"{report.status}: {report.message}" if report.message else report.status
+
+
+def _no_gain(gain: float, band: float) -> str:
+    if gain < -band:
+        return f"slower than the baseline ({gain:+.1%})"
+    return f"inside the noise band ({gain:+.2%}, band {band:.2%})"

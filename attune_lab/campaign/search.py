@@ -1,0 +1,150 @@
+"""The search: ask, check, run, tell, until the tuner stops, the budget is spent, or nothing new comes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attune_lab.campaign.baseline import SEARCH_LIMIT, TIMING_STEPS, Baseline
+from attune_lab.campaign.budget import BudgetExceeded
+from attune_lab.campaign.runner import Runner, describe
+from attune_lab.contracts import (
+    INFRASTRUCTURE_FAULTS,
+    EnvironmentFault,
+    Proposal,
+    RunReport,
+    Tuner,
+    UserError,
+)
+from attune_lab.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from attune_lab.contracts import TuningTask
+    from attune_lab.space import SearchSpace
+
+FREE_ANSWERS = 20
+"""So many invalid or repeated proposals in a row end the search: it would never spend its budget."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A distinct proposal of the search and its outcome."""
+
+    label: str
+    proposal: Proposal
+    report: RunReport
+
+
+class TunerFailure(Exception):
+    """The tuner raised, or returned something that is no proposal. The message is the reason to stop."""
+
+
+def search(
+    task: TuningTask, factory: Callable[[TuningTask], Tuner], *, baseline: Baseline, space: SearchSpace, runner: Runner
+) -> tuple[list[Trial], str]:
+    """The distinct trials in the order made, and why the search ended.
+
+    The end is stored, so that a campaign killed after it never searches on.
+    """
+    loop = _Search(baseline, space, runner)
+    try:
+        reason = loop.go(task, factory)
+    except TunerFailure as failure:
+        reason = str(failure)
+    if loop.stored_end is None:
+        runner.store.add_event("search_ended", {"after": loop.asked, "reason": reason})
+    return loop.trials, reason
+
+
+class _Search:
+    def __init__(self, baseline: Baseline, space: SearchSpace, runner: Runner) -> None:
+        self.baseline, self.space, self.runner = baseline, space, runner
+        self.trials: list[Trial] = []
+        self.asked = 0
+        self.stored_end: dict[str, Any] | None = runner.store.event("search_ended")
+        self._known = {baseline.recipe.digest: baseline.runs[0]}
+
+    def go(self, task: TuningTask, factory: Callable[[TuningTask], Tuner]) -> str:
+        """Search to the end and return the reason for it."""
+        if self._ended_before():
+            return self._stored_reason()
+        tuner = _guarded(factory, task)
+        for run in self.baseline.runs:
+            _guarded(tuner.tell, Proposal(self.baseline.recipe, reason="the recipe as it came in"), run)
+        free = 0
+        while free < FREE_ANSWERS:
+            if self._ended_before():
+                return self._stored_reason()
+            proposal = _usable(_guarded(tuner.ask))
+            if proposal is None:
+                return "the tuner stopped"
+            try:
+                report, was_free = self._answer(proposal)
+            except BudgetExceeded as refusal:
+                return f"the budget is spent: {refusal}"
+            self.asked += 1
+            free = free + 1 if was_free else 0
+            _guarded(tuner.tell, proposal, report)
+        return f"the tuner's last {FREE_ANSWERS} proposals were invalid or repeats"
+
+    def _answer(self, proposal: Proposal) -> tuple[RunReport, bool]:
+        """The report on a proposal, and whether it was free."""
+        label = self.runner.next_label("search")
+        earlier = self._known.get(proposal.recipe.digest)
+        if earlier is not None:
+            self.runner.record(label, proposal, earlier, repeats=earlier.label)
+            return earlier, True
+        problems = self.space.problems(proposal.recipe)
+        if problems:
+            report = RunReport(
+                label=label,
+                status="invalid",
+                provenance=self.baseline.runs[0].provenance,
+                steps=TIMING_STEPS,
+                message="; ".join(str(problem) for problem in problems),
+            )
+            self.runner.record(label, proposal, report)
+        else:
+            limit_s = SEARCH_LIMIT * self.baseline.step_time_s
+            report = self.runner.run(label, "search", proposal, steps=TIMING_STEPS, step_limit_s=limit_s)
+        if report.status not in INFRASTRUCTURE_FAULTS:
+            self._known[proposal.recipe.digest] = report
+        self.trials.append(Trial(label, proposal, report))
+        return report, bool(problems)
+
+    def _ended_before(self) -> bool:
+        return self.stored_end is not None and self.asked >= self.stored_end["after"]
+
+    def _stored_reason(self) -> str:
+        assert self.stored_end is not None
+        return str(self.stored_end["reason"])
+
+
+def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call into the tuner; whatever it raises ends the search, not the campaign.
+
+    `UserError` (bad options) and `EnvironmentFault` (its LLM is unreachable) pass: the user can act on them, and the
+    campaign can be resumed.
+    """
+    try:
+        return call(*arguments)
+    except (UserError, EnvironmentFault):
+        raise
+    except Exception as error:
+        raise TunerFailure(f"the tuner failed ({type(error).__name__}: {error})") from error
+
+
+def _usable(proposal: object) -> Proposal | None:
+    """The proposal, when it is one that can be stored and run."""
+    if proposal is None:
+        return None
+    if not isinstance(proposal, Proposal) or not isinstance(proposal.recipe, Recipe):
+        raise TunerFailure(f"the tuner returned {type(proposal).__name__} instead of a proposal with a recipe")
+    try:
+        json.dumps([proposal.recipe.canonical(), describe(proposal)], allow_nan=False)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TunerFailure(f"the tuner returned a proposal that cannot be stored ({error})") from error
+    return proposal
