@@ -1,4 +1,4 @@
-"""How many layouts per second the simulator prices on one core.
+"""How many layouts per second the simulator prices on one core (it calls no threaded routine).
 
 Example: ``python benchmarks/bench_simulator.py --json``
 """
@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
 
 import numpy as np
 

@@ -33,7 +33,8 @@ class Group:
     def members_per_domain(self) -> Floats:
         """Ranks of one communicator that share a fast domain."""
         domain = self.cluster.accelerator.domain_gpus
-        return np.clip(domain // np.maximum(self.stride, 1), 1, self.size).astype(np.float64)
+        members: Floats = np.clip(domain // np.maximum(self.stride, 1), 1, self.size).astype(np.float64)
+        return members
 
     @property
     def domains(self) -> Floats:
@@ -163,15 +164,16 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     link_sent = np.where(gathers, token * (jobs.ep - 1), token * skew * copies * (inside - 1) / np.maximum(inside, 1))
     crossing = np.where(fused, nodes, float(shape.top_k)) * (1 - 1 / domains)
     nic_sent = np.where(gathers, token * (jobs.ep - inside) / inside, token * skew * crossing)
-    better = np.select(
+    quality = np.select(
         [jobs.dispatcher == Dispatcher.DEEPEP, jobs.dispatcher == Dispatcher.HYBRIDEP],
-        [physics.deepep_eff, physics.hybridep_eff / physics.all_to_all_eff * 0.9],
+        [physics.deepep_eff, physics.hybridep_eff],
         1.0,
     )
-    link_rate = physics.all_to_all_eff * jobs.cluster.accelerator.link_bytes_per_s * better
-    wire = np.where(jobs.dispatcher == Dispatcher.DEEPEP, physics.deepep_eff, 1.0)
+    # HybridEP multicasts in the switch, which nearly reaches the link; the others copy rank by rank.
+    copying = np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, 0.9, physics.all_to_all_eff)
+    link_rate = copying * jobs.cluster.accelerator.link_bytes_per_s * quality
     link = _transfer(physics, link_sent, link_rate)
-    nic = _transfer(physics, nic_sent, nic_rate(jobs.cluster, physics) * wire)
+    nic = _transfer(physics, nic_sent, nic_rate(jobs.cluster, physics) * quality)
     fan_out = gather_seconds(
         Group(jobs.etp, np.ones_like(jobs.etp), jobs.cluster), physics, token * shape.top_k * jobs.etp
     )

@@ -115,7 +115,8 @@ def recomputed_share(jobs: Jobs) -> Floats:
 
 def has(bits: NDArray[np.int64], flag: int) -> Bools:
     """Where ``flag`` is set in a column of flags, shape (B,)."""
-    return (bits & int(flag)) != 0
+    held: Bools = (bits & int(flag)) != 0
+    return held
 
 
 class _Tally:

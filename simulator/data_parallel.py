@@ -105,4 +105,5 @@ def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Float
     on_host = shard * jobs.optimizer_offload
     link = (jobs.main_grad_bytes + 2) * on_host / (physics.host_link_eff * chip.host_bytes_per_s)
     host = per_step * on_host / physics.host_adam_bytes_per_s
-    return device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
+    seconds: Floats = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
+    return seconds

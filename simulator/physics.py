@@ -37,7 +37,7 @@ class Physics:
     # routing. Source: Megatron-MoE-ModelZoo Qwen3-235B, forced against learned balance -20 % at 16K
 
     # Host
-    launch_s: float = 6e-6  # issue of one kernel from an eager framework. Source: prior
+    launch_s: float = 12e-6  # issue of one kernel from an eager framework, its Python included. Source: prior
     graph_launch_s: float = 1e-6  # issue of one kernel inside a CUDA graph. Source: prior
     sync_s: float = 50e-6  # host waits for token counts, once per dropless MoE layer and pass. Source: prior
     host_tuning: float = 0.06  # share of issue time saved by each of manual GC and CPU binding. Source: prior

@@ -26,7 +26,8 @@ def pipeline_seconds(stage: Floats, microbatches: Ints, vpp: Ints) -> Floats:
     **Source:** arXiv 2104.04473 section 2.2, bubble (p-1)/(v m); uneven stages derived here.
     """
     slowest, total = stage.max(axis=1), stage.sum(axis=1)
-    return microbatches * slowest + (total - slowest) / vpp
+    seconds: Floats = microbatches * slowest + (total - slowest) / vpp
+    return seconds
 
 
 def exposed_sends(microbatches: Ints, pp: Ints, vpp: Ints, overlapped: NDArray[np.bool_]) -> Floats:

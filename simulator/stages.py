@@ -171,16 +171,17 @@ def _exposed_tensor(
 ) -> tuple[Floats, Floats]:
     """Forward and backward TP communication of a part that computation does not hide.
 
-    Backward: the gather for weight gradients and the scatter of the data gradient run beside GEMMs, which needs
-    kernels to be queued in order (one hardware connection before Blackwell).
+    Backward: the gather for weight gradients and the scatter of the data gradient run beside one GEMM each, the
+    all-reduce without sequence parallelism (twice the bytes) beside a single one. It needs kernels to be queued in
+    order (one hardware connection before Blackwell).
     **Source:** Megatron-LM `core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication.
     """
     ordered = (jobs.max_connections == 1) | (jobs.cluster.accelerator.arch_major >= 10)
     covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5)
     shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
     forward = blocks * shown * tensor[0]
-    mirrored = np.where(jobs.sequence_parallel, tensor[1] + 2 * (1 - covered) * tensor[1], (1 - covered) * tensor[1])
-    return forward, blocks * shown * mirrored + replayed * forward
+    left = np.where(jobs.sequence_parallel, 1 + 2 * (1 - covered), 1 - covered / 2)
+    return forward, blocks * shown * left * tensor[1] + replayed * forward
 
 
 def _exposed_dispatch(
