@@ -12,7 +12,7 @@ import numpy as np
 from attune_lab.contracts import Estimate, UserError
 from attune_lab.recipe.constraints import can_start, violations
 from attune_lab.recipe.effective import effective
-from attune_lab.recipe.jobs import jobs_from_effective
+from attune_lab.recipe.jobs import job_columns, jobs_from_columns
 from attune_lab.recipe.recipe import Recipe
 from attune_lab.recipe.shape import shape_of
 from simulator.hardware import ClusterSpec
@@ -42,14 +42,14 @@ class SimulatedCostModel:
                 values = effective(recipe, self._cluster)
                 if can_start(values):
                     self._refuse_format(values)
-                    startable[shape_of(recipe)][index] = values
+                    startable[shape_of(recipe)][index] = job_columns(values)
                 else:
                     broken = [f.message for f in violations(values) if f.severity == "error"]
                     outcomes[index] = self._impossible(*broken)
             except UserError as error:
                 outcomes[index] = self._impossible(str(error))
-        for shape, settings in startable.items():
-            outcomes |= zip(settings, self._simulate(shape, list(settings.values())), strict=True)
+        for shape, rows in startable.items():
+            outcomes |= zip(rows, self._simulate(shape, list(rows.values())), strict=True)
         return [outcomes[index] for index in range(len(recipes))]
 
     def _refuse_format(self, values: Mapping[str, Any]) -> None:
@@ -63,8 +63,8 @@ class SimulatedCostModel:
         capacity = self._cluster.accelerator.memory_bytes
         return Estimate(math.nan, math.nan, math.nan, capacity, {}, {}, problems)
 
-    def _simulate(self, shape: ModelShape, settings: Sequence[Mapping[str, Any]]) -> list[Estimate]:
-        jobs = jobs_from_effective(settings, shape, self._cluster)
+    def _simulate(self, shape: ModelShape, rows: Sequence[Mapping[str, Any]]) -> list[Estimate]:
+        jobs = jobs_from_columns(rows, shape, self._cluster)
         step = simulate_step(jobs, self._physics)
         peaks = peak_flops(self._cluster.accelerator, jobs.precision)
         reserved = step.peak_reserved_bytes

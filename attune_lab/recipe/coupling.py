@@ -32,7 +32,8 @@ def settle(edited: Recipe, before: Recipe, *, baseline: Recipe, explicit: Set[st
     edits: dict[str, Value] = {**_sizes(now, then, edited), **_overlaps(now)}
     if _split_moves(now, then, explicit):
         edits |= _split(now, then, explicit, effective(baseline, cluster), baseline)
-    edited = edited.with_settings({key: value for key, value in edits.items() if key not in explicit})
+    kept = explicit - {"vpp"}  # its value is kept, but a layout string may have to spell it
+    edited = edited.with_settings({key: value for key, value in edits.items() if key not in kept})
     variables = _variables(effective(edited, cluster))
     return edited.with_environment({k: v for k, v in variables.items() if f"env.{k}" not in explicit})
 
@@ -83,7 +84,8 @@ def split_settings(layers: int, pp: int, chunks: int, *, flags: tuple[bool, bool
     """Settings that spread ``layers`` legally over ``pp`` ranks of ``chunks`` virtual stages.
 
     The embedding and loss count as layers as in ``flags`` where that divides, else neither or both where one of
-    these does, else a layout string places every layer.
+    these does, else a layout string places every layer. With more virtual stages than layers there is no legal
+    split.
     """
     parts = pp * chunks
     split: dict[str, Value] = dict.fromkeys(SPLIT_KEYS)
@@ -92,6 +94,8 @@ def split_settings(layers: int, pp: int, chunks: int, *, flags: tuple[bool, bool
         if (embedding, loss) in legal:
             accounts = {"account_embedding": embedding or None, "account_loss": loss or None}
             return {**split, **accounts, "vpp": chunks if chunks > 1 else None}
+    if layers < parts:  # more chunks than layers: nothing legal to write, the constraints say so
+        return {**split, "vpp": chunks if chunks > 1 else None}
     return {**split, "pp_layout": even_layout(layers, parts, mtp_layers=mtp_layers)}
 
 

@@ -74,24 +74,28 @@ def jobs_for(recipes: Sequence[Recipe], cluster: ClusterSpec) -> Jobs:
     shapes = {shape_of(recipe) for recipe in recipes}
     if len(shapes) != 1:
         raise ValueError(f"a batch holds recipes of one model; these have {len(shapes)}")
-    return jobs_from_effective([effective(recipe, cluster) for recipe in recipes], shapes.pop(), cluster)
+    return jobs_from_columns([job_columns(effective(recipe, cluster)) for recipe in recipes], shapes.pop(), cluster)
 
 
-def jobs_from_effective(settings: Sequence[Mapping[str, Any]], shape: ModelShape, cluster: ClusterSpec) -> Jobs:
-    """The batch for effective settings that are already known; see `jobs_for`."""
-    rows = [job_columns(values) for values in settings]
-    splits = [row.pop("stage_layers") for row in rows]
-    for values, split in zip(settings, splits, strict=True):
-        if not split:
-            raise ValueError(f"{values['num_layers']} layers do not split over {values['pp']} pipeline stages")
+def jobs_from_columns(rows: Sequence[Mapping[str, Any]], shape: ModelShape, cluster: ClusterSpec) -> Jobs:
+    """The batch of jobs whose columns (`job_columns`) are known."""
+    splits = [row["stage_layers"] for row in rows]
     stage_layers = np.zeros((len(splits), max(map(len, splits))), dtype=np.int64)
     for stages, split in zip(stage_layers, splits, strict=True):
         stages[: len(split)] = split
-    return make_jobs(shape, cluster, stage_layers=stage_layers, **{k: [row[k] for row in rows] for k in rows[0]})
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name != "stage_layers"}
+    return make_jobs(shape, cluster, stage_layers=stage_layers, **columns)
 
 
 def job_columns(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Effective settings as the columns of one job."""
+    """Effective settings as the columns of one job.
+
+    Raises:
+        ValueError: the layers do not split over the stages.
+        UserError: a number format or dispatcher that is not simulated.
+    """
+    if not values["stage_layers"]:
+        raise ValueError(f"{values['num_layers']} layers do not split over {values['pp']} pipeline stages")
     return {
         **{name: values[name] for name in _SAME_NAME},
         "vpp": values["vpp"] or 1,
