@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,7 +20,7 @@ def recipes(as_json: Json = False) -> None:
     """
     from attune_lab.recipe.files import shipped
 
-    rows = [entry.to_json() for entry in shipped()]
+    rows = [asdict(entry) for entry in shipped()]
     drawn = table("Public recipes", "name", "model", "published for", "source")
     for row in rows:
         drawn.add_row(row["name"], row["model"], f"{row['gpus']}x{row['accelerator']}", row["source"])
