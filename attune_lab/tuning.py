@@ -104,7 +104,7 @@ def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:
 
 def _file_name(bench: Workbench) -> str:
     """The name of the user's file; of a shipped recipe its name with the suffix of its form."""
-    return f"{bench.file.name}{bench.file.suffix}" if bench.file.is_shipped else Path(bench.file.name).name
+    return f"{bench.file.name}{bench.file.suffix}" if bench.file.folder is None else Path(bench.file.name).name
 
 
 def _diff(bench: Workbench, shipped: bytes) -> str:
