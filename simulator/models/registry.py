@@ -37,9 +37,9 @@ def _registry() -> Mapping[str, tuple[ModelShape, Published]]:
     registry = {}
     for name, entry in load_yaml("models.yaml").items():
         facts = entry.pop("published")
-        published = Published(source=entry.pop("source"), note=entry.pop("note", ""), **facts)
-        shape = ModelShape(name=name, **entry)
-        registry[name] = (shape, replace(published, digit_b=tuple(facts["digit_b"])))
+        digits = tuple(facts.pop("digit_b"))
+        printed = Published(**facts, digit_b=digits, source=entry.pop("source"), note=entry.pop("note", ""))
+        registry[name] = (ModelShape(name=name, **entry), printed)
     return MappingProxyType(registry)
 
 
