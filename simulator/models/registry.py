@@ -74,7 +74,7 @@ def identify(shape: ModelShape) -> str | None:
     """Name of the registered model that ``shape`` is, or None.
 
     The name and the longest sequence may differ, the MTP layers may have been dropped and the vocabulary may
-    have been padded up (by less than 1 %, which covers every multiple frameworks pad to).
+    have been padded up (by at most 1 % and 1,024, which covers the multiples frameworks pad to).
     """
     for name, known in models().items():
         mtp_layers = 0 if shape.mtp_layers == 0 else known.mtp_layers
