@@ -45,6 +45,10 @@ SEARCH_LIMIT = 1.5
 FINALIST_LIMIT = 1.1
 """A finalist was measured faster than the baseline; one that now is 10 % slower has lost."""
 
+TWIN_TIME, TWIN_MEMORY = 1.25, 0.9
+"""A twin is expected to be at most so many times slower than the baseline, and to fill so much of the memory:
+the cost model may be wrong by more than a twin can afford to lose."""
+
 FINALISTS = 2
 """Final runs that are paid for from the start."""
 
@@ -166,10 +170,20 @@ def twin_of(recipe: Recipe, space: SearchSpace, cost_model: CostModel) -> Propos
         variants.append(("without overlap", {"overlap_grad_reduce": False, "overlap_param_gather": False}))
     for reason, edits in variants:
         candidate = recipe.with_settings(edits)
-        if not space.problems(candidate) and cost_model.estimate([candidate])[0].fits:
+        if not space.problems(candidate) and _is_safe(candidate, recipe, cost_model):
             changed = {key: (recipe.settings.get(key), value) for key, value in edits.items()}
             return Proposal(candidate, changed, f"a twin of the baseline for the gate: {reason}")
     return None
+
+
+def _is_safe(candidate: Recipe, baseline: Recipe, cost_model: CostModel) -> bool:
+    """The cost model expects the candidate to run about as fast as the baseline, with memory to spare."""
+    expected, usual = cost_model.estimate([candidate, baseline])
+    return (
+        expected.fits
+        and expected.peak_memory_bytes <= TWIN_MEMORY * expected.memory_capacity_bytes
+        and expected.step_time_s <= TWIN_TIME * usual.step_time_s
+    )
 
 
 def _long_run(runner: Runner, purpose: str, proposal: Proposal, baseline_step_s: float) -> RunReport | None:

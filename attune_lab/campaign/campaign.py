@@ -72,13 +72,12 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
 
     observer = observer or Observer()
     with open_store(out, spec, url=url) as store:
-        stored = store.read().result
-        if stored is not None:
-            result = CampaignResult.model_validate_json(stored)
-        else:
+        text = store.read().result
+        if text is None:
             runner = Runner(cluster, store, Budget(0), observer)
-            result = _Campaign(spec, runner, space, cost_model, gate).go(tuner_factory, ship)
-            store.finish_campaign(result.model_dump_json())
+            text = _Campaign(spec, runner, space, cost_model, gate).go(tuner_factory, ship).model_dump_json()
+            store.finish_campaign(text)
+    result = CampaignResult.model_validate_json(text)
     observer.finished(result)
     return result
 

@@ -52,7 +52,7 @@ def finals(
     for gain, trial in measured:
         band = baseline.band.of(len(trial.report.timed_step_times_s))
         if winner is not None:
-            losses.append(Loss(trial.label, f"slower than the shipped recipe ({gain:+.1%} before)", gain))
+            losses.append(Loss(trial.label, f"the shipped recipe was faster in the search ({gain:+.1%} here)", gain))
         elif gain <= band:
             losses.append(Loss(trial.label, _no_gain(gain, band), gain))
         elif reason := _refused(gate.configuration(baseline.recipe, trial.proposal.recipe)):

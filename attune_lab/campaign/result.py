@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from attune_lab.campaign.budget import to_gpu_hours
 from attune_lab.campaign.noise import gain_interval, payback_hours
-from attune_lab.campaign.runner import Runner, overrun_gpu_hours
+from attune_lab.campaign.runner import Runner, finite, overrun_gpu_hours
 from attune_lab.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class CampaignResult(BaseModel):
     was not shipped what it was lost to.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipe: str
     cluster: str
@@ -141,9 +141,9 @@ def run_json(row: RunRow) -> dict[str, Any]:
         "reason": proposal["reason"],
         "lesson": proposal["lesson"],
         "predicted": dict(proposal["predicted"]),
-        "tokens_per_s_per_gpu": report.tokens_per_s_per_gpu if report else None,
-        "step_time_s": report.mean_step_time_s if report else None,
-        "peak_memory_bytes": max(report.peak_memory_bytes, default=None) if report else None,
+        "tokens_per_s_per_gpu": finite(report.tokens_per_s_per_gpu) if report else None,
+        "step_time_s": finite(report.mean_step_time_s) if report else None,
+        "peak_memory_bytes": finite(max(report.peak_memory_bytes, default=None)) if report else None,
         "gpu_hours": to_gpu_hours(charged),
         "charged": charged > 0,
         "repeated": row.repeats is not None,

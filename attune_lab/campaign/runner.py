@@ -130,12 +130,12 @@ class Runner:
 
 
 def describe(proposal: Proposal) -> Mapping[str, Any]:
-    """The reasons of a proposal, JSON-ready: ``changed``, ``reason``, ``lesson``, ``predicted``."""
+    """The reasons of a proposal, JSON-ready: ``changed``, ``reason``, ``lesson``, ``predicted`` (None: not known)."""
     return {
         "changed": {key: [before, after] for key, (before, after) in proposal.changed.items()},
         "reason": proposal.reason,
         "lesson": proposal.lesson,
-        "predicted": {key: float(value) for key, value in proposal.predicted.items()},
+        "predicted": {key: finite(value) for key, value in proposal.predicted.items()},
     }
 
 
@@ -163,6 +163,11 @@ def overrun_gpu_hours(row: RunRow) -> float:
     if row.report is None:
         return 0.0
     return to_gpu_hours(max(to_us(row.report.gpu_hours) - row.reserved_us, 0))
+
+
+def finite(figure: float | None) -> float | None:
+    """The figure as a plain float, None when it is not a finite number (JSON knows no other)."""
+    return float(figure) if figure is not None and math.isfinite(figure) else None
 
 
 def _positive(figure: float | None) -> bool:

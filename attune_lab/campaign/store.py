@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
+    URL,
     BigInteger,
     Column,
     Connection,
@@ -36,6 +39,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from attune_lab.campaign.spec import CampaignSpec, differences
 from attune_lab.contracts import EnvironmentFault, RunReport, UserError
@@ -245,7 +249,7 @@ def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Stor
     try:
         if url is None:
             _refuse_foreign(out / DATABASE)
-        engine = _engine(url or f"sqlite:///{out / DATABASE}")
+        engine = _engine(url or URL.create("sqlite", database=str(out / DATABASE)))
         key = str(out.resolve()) if url else "campaign"
         return Store(engine, _enter(engine, key, spec, where), where, lock)
     except BaseException:
@@ -299,7 +303,7 @@ def _locked(out: Path) -> FileLock:
     return lock
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str | URL) -> Engine:
     engine = create_engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _configure_sqlite)
@@ -310,7 +314,8 @@ def _engine(url: str) -> Engine:
 def _read_only_engine(path: Path) -> Engine:
     """Without a write-ahead log nobody writes, and ``immutable`` lets SQLite read where it cannot even lock."""
     mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
-    return create_engine(f"sqlite:///file:{path.resolve()}?{mode}&uri=true")
+    uri = f"file:{quote(str(path.resolve()))}?{mode}"
+    return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

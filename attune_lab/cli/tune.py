@@ -15,7 +15,9 @@ def tune(
     cluster: ClusterName,
     budget: Annotated[str, typer.Option(help="GPU-hours (500), or multiples of one baseline run (40x).")],
     tuner: Annotated[str, typer.Option(help="A tuner from attune tuners.")] = "attune",
-    policy: Annotated[str, typer.Option(help="Policy of the attune tuner.")] = "catalog",
+    policy: Annotated[
+        str | None, typer.Option(help="Policy of the attune tuner; catalog when not given.", show_default=False)
+    ] = None,
     without: Annotated[list[str] | None, typer.Option(help="Switch off a search rule; repeatable.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated world and of the tuner.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Campaign folder; resumed when it exists.")] = None,
@@ -41,8 +43,7 @@ def tune(
         cluster=cluster,
         budget=budget,
         tuner=tuner,
-        policy=policy,
-        without=tuple(without or ()),
+        options=tuple((key, value) for key, value in (("policy", policy), ("without", without)) if value),
         seed=seed,
         out=out,
         carry_over=carry_over,

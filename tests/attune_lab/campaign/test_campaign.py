@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_ships_the_faster_recipe_and_says_what_the_others_were_lost_to(tmp_path:
     assert not result.kept_baseline
     assert {loss["label"]: loss["reason"] for loss in result.lost} == {
         "004-search": "oom: CUDA out of memory",
-        "005-search": "slower than the shipped recipe (-23.1% before)",
+        "005-search": "the shipped recipe was faster in the search (-23.1% here)",
     }
     assert [run["label"] for run in result.runs] == [
         "000-baseline", "001-baseline", "002-twin", "003-search", "004-search", "005-search", "finalist-1",
@@ -56,6 +57,17 @@ def test_a_finished_campaign_is_read_back_without_a_run(tmp_path: Path) -> None:
     cluster = FakeCluster(quick_by_tp)
     assert campaign(tmp_path, cluster=cluster) == first
     assert cluster.labels == []
+
+
+def test_figures_that_are_no_numbers_survive_the_store(tmp_path: Path) -> None:
+    class Unsure(ScriptedTuner):
+        def ask(self):
+            proposal = super().ask()
+            return proposal and replace(proposal, predicted={"step_time_s": float("nan")})
+
+    first, again = (campaign(tmp_path, tuner_factory=lambda task: Unsure(BASELINE, [{"tp": 2}])) for _ in range(2))
+    assert first == again
+    assert first.runs[3]["predicted"] == {"step_time_s": None}
 
 
 def test_the_tuner_is_credited_with_the_second_measurement(tmp_path: Path) -> None:
@@ -167,12 +179,22 @@ def test_a_budget_too_small_is_refused_before_any_run_and_the_smallest_named_one
 
 
 def test_a_baseline_that_cannot_start_or_run_is_the_users_to_change(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot start .* heads"):
+    with pytest.raises(UserError, match=r"cannot start .* heads"):
         campaign(tmp_path / "a", cost_model=FakeCostModel(problems=("tp does not divide the heads",)))
-    with pytest.raises(UserError, match="does not run .* no memory"):
+    with pytest.raises(UserError, match=r"does not run .* no memory"):
         campaign(tmp_path / "b", script=lambda *_: Outcome("oom", message="no memory"))
     with pytest.raises(EnvironmentFault, match="every try"):
         campaign(tmp_path / "c", script=lambda *_: Outcome("node_failure", steps_made=1))
+
+
+def test_what_the_first_runs_leave_may_not_pay_for_a_final_run(tmp_path: Path) -> None:
+    def script(recipe, steps, label):
+        return Outcome("node_failure", 1.1, steps_made=18) if label == "000-baseline" else Outcome(step_time_s=1.1)
+
+    result = campaign(tmp_path, spec=spec_for("0.131"), cost_model=FakeCostModel(0.3), script=script)
+    assert [run["label"] for run in result.runs] == ["000-baseline", "000-baseline-retry1"]
+    assert result.kept_baseline
+    assert "not enough budget was left" in result.stop_reason
 
 
 def test_without_a_twin_the_baseline_runs_a_third_time(tmp_path: Path) -> None:

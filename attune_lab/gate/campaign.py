@@ -1,0 +1,65 @@
+"""The gate as a campaign calls it: the cluster and the user's approvals are fixed, runs come in as reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attune_lab.contracts import RunReport
+from attune_lab.gate import configuration, convergence
+from attune_lab.gate.curve import Curve
+from attune_lab.gate.verdict import Check, Verdict, judge
+
+if TYPE_CHECKING:
+    from attune_lab.recipe import Recipe
+    from simulator.hardware import ClusterSpec
+
+
+@dataclass(frozen=True)
+class CampaignGate:
+    """Implements `attune_lab.contracts.Gate` on one cluster.
+
+    Attributes:
+        cluster: what the runs run on.
+        approvals: settings whose change of numerics the user accepts, e.g. ``fp8``.
+    """
+
+    cluster: ClusterSpec
+    approvals: Collection[str] = ()
+
+    def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
+        """The verdict on the effective settings alone; versions a recipe does not name are left to the run."""
+        settings = configuration.check(
+            baseline, candidate, cluster=self.cluster, approvals=self.approvals, versions_follow=True
+        )
+        return judge(settings.checks, ())
+
+    def judge(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> Verdict:
+        """The verdict on settings and paired runs from one start; the first of the baseline's is compared with."""
+        settings = configuration.check(
+            baseline, candidate, cluster=self.cluster, versions=candidate_run.versions, approvals=self.approvals
+        )
+        if ended := _ended_early(baseline_runs[0], candidate_run):
+            return judge(settings.checks, [ended])
+        repeats = [Curve.from_report(run) for run in (*baseline_runs[1:], *twin_runs) if run.status == "ok"]
+        curves = Curve.from_report(baseline_runs[0]), Curve.from_report(candidate_run)
+        return judge(settings.checks, convergence.check(*curves, repeats, change=settings.change))
+
+
+def _ended_early(baseline: RunReport, candidate: RunReport) -> Check | None:
+    """What a run that did not finish says: nothing, unless the candidate failed by itself."""
+    for what, run in (("baseline", baseline), ("candidate", candidate)):
+        if run.status != "ok":
+            own_fault = what == "candidate" and run.status in ("diverged", "oom", "crash", "invalid")
+            reason = f"The {what}'s convergence run ended as {run.status}: {run.message or 'no message'}."
+            return Check(f"convergence.{what}", "reject" if own_fault else "inconclusive", reason)
+    return None

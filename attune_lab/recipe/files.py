@@ -1,0 +1,183 @@
+"""Recipe files: load one by path or shipped name, render an edited recipe back into it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from ruamel.yaml import YAML
+
+from attune_lab.contracts import UserError
+from attune_lab.recipe import bash_edit, flags_yaml
+from attune_lab.recipe.bash import read_bash
+from attune_lab.recipe.megatron import Interpreted, interpret, stated
+from attune_lab.recipe.recipe import Recipe
+from attune_lab.recipe.words import Launch, apply_edits
+
+_MAX_BYTES = 5_000_000
+_STACK = "megatron-lm"
+
+
+@dataclass(frozen=True)
+class RecipeFile:
+    """A recipe with the file it stands in.
+
+    Attributes:
+        name: the path, or the shipped name.
+        form: how the file is written.
+        text: its content; ``data`` is the same as bytes.
+        recipe: what it says.
+        gpus: GPUs its launch line asks for, None where it does not say.
+    """
+
+    name: str
+    form: Literal["bash", "yaml"]
+    text: str
+    recipe: Recipe
+    folder: Path | None
+    launch: Launch
+    interpreted: Interpreted
+
+    @property
+    def data(self) -> bytes:
+        """The file, byte for byte."""
+        return self.text.encode()
+
+    @property
+    def suffix(self) -> str:
+        """Extension a rendered copy should have."""
+        return ".sh" if self.form == "bash" else ".yaml"
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs the launch line asks for."""
+        counts = self.launch.launcher
+        return counts["nnodes"] * counts["nproc_per_node"] if len(counts) == 2 else None
+
+    def render(self, recipe: Recipe) -> bytes:
+        """The file saying ``recipe``: unchanged bytes for an unchanged recipe, else only the edited lines differ.
+
+        Raises:
+            UserError: the recipe differs in what cannot be edited here, or a setting stands where it cannot be changed.
+        """
+        before, after = stated(self.recipe.settings), stated(recipe.settings)
+        settings = {key: after.get(key) for key in sorted({*before, *after}) if before.get(key) != after.get(key)}
+        old, new = self.recipe.environment, recipe.environment
+        environment = {name: new.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
+        if not settings and not environment:
+            text = self.text
+        elif self.form == "bash":
+            edits = bash_edit.setting_edits(self.launch, self.interpreted, settings)
+            text = apply_edits(self.text, edits + bash_edit.environment_edits(self.launch, environment))
+        else:
+            text = flags_yaml.edited(self.launch, self.interpreted, settings, environment)
+        again = _read(self.name, text, self.form, self.folder).recipe
+        if again != replace(recipe, settings=after) and again != recipe:
+            raise UserError(f"{self.name}: the edited file would not say what was asked ({_difference(again, recipe)})")
+        return text.encode()
+
+
+@dataclass(frozen=True)
+class ShippedRecipe:
+    """One entry of the shipped recipes. ``gpus`` and ``accelerator``: what it was published for."""
+
+    name: str
+    file: str
+    model: str
+    gpus: int
+    accelerator: str
+    source: str
+    notes: str
+
+
+def load(name: str | Path) -> RecipeFile:
+    """The recipe at a path, or a shipped one by its name (``glm-4.5``).
+
+    Raises:
+        UserError: nothing there, not a recipe, or something in it that cannot be understood; with the line.
+    """
+    path = Path(name)
+    entry = shipped_by_name().get(str(name))
+    if entry is not None and not path.exists():
+        text = files("attune_lab").joinpath("data/recipes", entry.file).read_text(encoding="utf-8")
+        return _read(entry.name, text, "yaml" if entry.file.endswith(".yaml") else "bash", None)
+    if not path.exists():
+        near = difflib.get_close_matches(str(name), shipped_by_name(), n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`attune recipes` lists the shipped ones"
+        raise UserError(f"no file and no shipped recipe is called '{name}'; {hint}")
+    text = read_text(path)
+    form: Literal["bash", "yaml"] = "yaml" if path.suffix.lower() in (".yaml", ".yml") else "bash"
+    try:
+        return _read(str(name), text, form, path.resolve().parent)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+@cache
+def shipped() -> tuple[ShippedRecipe, ...]:
+    """The shipped recipes in the order of the index."""
+    index = YAML(typ="safe").load(files("attune_lab").joinpath("data/recipes/index.yaml").read_text(encoding="utf-8"))
+    return tuple(ShippedRecipe(name=name, **entry) for name, entry in index.items())
+
+
+def shipped_by_name() -> Mapping[str, ShippedRecipe]:
+    """The shipped recipes by name."""
+    return {entry.name: entry for entry in shipped()}
+
+
+def read_text(path: Path) -> str:
+    """A text file, line ends kept.
+
+    Raises:
+        UserError: missing, a folder, unreadable, empty, larger than 5 MB, or not UTF-8 text.
+    """
+    try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; give the recipe file in it")
+        if path.stat().st_size > _MAX_BYTES:
+            raise UserError(f"{path} is larger than {_MAX_BYTES // 1_000_000} MB; a recipe is a small text file")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from None
+    if not data.strip():
+        raise UserError(f"{path} is empty; give a recipe file")
+    if len(data) > _MAX_BYTES:
+        raise UserError(f"{path} is larger than {_MAX_BYTES // 1_000_000} MB; a recipe is a small text file")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise UserError(f"{path} is not UTF-8 text; give a launch script or a YAML recipe")
+    return text
+
+
+def _read(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:
+    launch = read_bash(text, folder) if form == "bash" else flags_yaml.read_yaml(text)
+    interpreted = interpret(launch.words)
+    environment = {name: variable.value for name, variable in launch.environment.items()}
+    recipe = Recipe(_STACK, interpreted.settings, environment, interpreted.carried, _versions(launch))
+    return RecipeFile(name, form, text, recipe, folder, launch, interpreted)
+
+
+def _versions(launch: Launch) -> dict[str, str]:
+    """Versions from a ``# stack: mcore=0.16 te=2.12`` comment and container images from variables."""
+    match = re.search(r"(?m)^\s*#\s*stack:\s*(.+?)\s*$", launch.text)
+    pairs = (pair.partition("=") for pair in match[1].split()) if match else ()
+    return {**launch.images, **{name: version for name, sep, version in pairs if sep and version}}
+
+
+def _difference(got: Recipe, asked: Recipe) -> str:
+    for part in ("settings", "environment", "carried", "versions"):
+        one, other = getattr(got, part), getattr(asked, part)
+        for key in sorted({*one, *other}):
+            if one.get(key) != other.get(key):
+                return f"{key} would be {one.get(key)!r} instead of {other.get(key)!r}; change it by hand"
+    return "the stack differs; change it by hand"

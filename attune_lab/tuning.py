@@ -1,0 +1,120 @@
+"""One `attune tune`, from request to result. Reading this file names every part in the order it is used."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
+from attune_lab.contracts import EnvironmentFault
+from attune_lab.workbench import Workbench, open_workbench, tuner_factory
+
+if TYPE_CHECKING:
+    from attune_lab.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """What a user asks of `attune tune`.
+
+    Attributes:
+        recipe: a file, or a name from `attune recipes`.
+        cluster: e.g. ``64xH200-SXM5-141GB``.
+        budget: ``40x`` or GPU-hours.
+        tuner: a name from `attune tuners`.
+        options: options of the tuner (``policy``, ``without``).
+        seed: of the simulated world and of the tuner.
+        out: campaign folder; None derives one from the rest, so that the same command finds it again.
+        carry_over: see `attune_lab.workbench.open_workbench`.
+        approvals: numerics changes the user accepts.
+    """
+
+    recipe: str
+    cluster: str
+    budget: str
+    tuner: str = "attune"
+    options: tuple[tuple[str, Any], ...] = ()
+    seed: int = 0
+    out: Path | None = None
+    carry_over: bool | None = None
+    approvals: tuple[str, ...] = ()
+
+
+def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[str, Any]:
+    """The result of the campaign as the JSON object of `attune tune`; begun, resumed or read back.
+
+    Raises:
+        UserError: anything in the request that cannot be used.
+        EnvironmentFault: disk, database or another process in the way.
+    """
+    from attune_lab.cluster.simulated import SimulatedCluster, world_seed
+    from attune_lab.gate import CampaignGate
+    from attune_lab.space import SearchSpace
+
+    budget = parse_budget(request.budget)
+    factory = tuner_factory(request.tuner)
+    bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
+    space = SearchSpace(bench.baseline, bench.cluster, approvals=request.approvals)
+    out = request.out or default_folder(request)
+    result = run_campaign(
+        _spec(request, budget, bench),
+        out,
+        cluster=SimulatedCluster(bench.cluster, world_seed(request.seed), log_dir=out / "logs"),
+        tuner_factory=factory,
+        space=space,
+        cost_model=bench.cost_model,
+        gate=CampaignGate(bench.cluster, approvals=request.approvals),
+        observer=observer,
+        ship=lambda recipe: _ship(bench, recipe, out),
+    )
+    shipped = bench.file.render(result.shipped_recipe)
+    data = {**result.to_json(), "out": str(out), "diff": _diff(bench, shipped)}
+    _write(out / "result.json", json.dumps(data, indent=1).encode())
+    return data
+
+
+def default_folder(request: TuneRequest) -> Path:
+    """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced."""
+    words = (Path(request.recipe).stem, request.cluster, request.budget, request.tuner, f"seed{request.seed}")
+    return Path("campaigns") / "-".join(re.sub(r"[^A-Za-z0-9._@]+", "_", word) for word in words)
+
+
+def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
+    return CampaignSpec(
+        recipe=request.recipe,
+        baseline=bench.baseline,
+        cluster=bench.cluster.name,
+        budget=budget,
+        tuner=request.tuner,
+        seed=request.seed,
+        options={**dict(request.options), "approvals": list(request.approvals)},
+        carried_over=[change.to_json() for change in bench.carried_over],
+    )
+
+
+def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:
+    path = out / "shipped" / bench.file.path.name
+    _write(path, bench.file.render(recipe))
+    return path
+
+
+def _diff(bench: Workbench, shipped: bytes) -> str:
+    """Unified diff of the shipped file against the one that came in; empty when they are equal."""
+    name = bench.file.path.name
+    before, after = (text.decode().splitlines() for text in (bench.file.content, shipped))
+    return "\n".join(difflib.unified_diff(before, after, f"as it came in/{name}", f"shipped/{name}", n=1, lineterm=""))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace ``path`` in one step, so that a kill leaves the old file or the new one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {path}: {error.strerror}; free the disk or use another --out") from error
