@@ -1,7 +1,6 @@
 """Peak memory of every pipeline stage.
 
-Shape letters: B = jobs, P = pipeline stages. A name in ``_column`` form has shape (B, 1) and broadcasts over
-stages. Bytes throughout.
+Shape letters: B = jobs, P = pipeline stages. Bytes throughout.
 """
 
 from __future__ import annotations
@@ -59,9 +58,8 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages)
     parts = {name: np.where(stages.exists, parts[name], 0.0) for name in PARTS}
     allocated: Floats = sum(parts.values(), np.zeros(stages.exists.shape))
-    moving = parts["activations"] + parts["temporary"]
     outside = _outside(jobs, physics)
-    reserved = allocated + _reserve_share(jobs, physics)[:, None] * moving + outside[:, None]
+    reserved = allocated * (1 + _reserve_share(jobs, physics))[:, None] + outside[:, None]
     reserved = np.where(stages.exists, reserved, 0.0)
     fullest = np.argmax(reserved, axis=1)[:, None]
     return MemoryEstimate(
@@ -324,9 +322,9 @@ def _outside(jobs: Jobs, physics: MemoryPhysics) -> Floats:
 
 
 def _reserve_share(jobs: Jobs, physics: MemoryPhysics) -> Floats:
-    """Reserved but unallocated memory over what comes and goes, shape (B,)."""
+    """Reserved but unallocated memory over allocated, shape (B,)."""
     dropless = (jobs.model.experts > 0) & ~jobs.force_balance & (jobs.capacity_factor == 0)
-    streams = ~jobs.avoid_record_streams & (jobs.ep_overlap | ((jobs.pp > 1) & jobs.overlap_p2p))
+    streams = jobs.ep_overlap & ~jobs.avoid_record_streams
     loose = physics.reserve + physics.reserve_dropless * dropless + physics.reserve_record_streams * streams
     share: Floats = np.where(jobs.expandable_segments, physics.reserve_expandable, loose)
     return share
