@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -119,7 +119,9 @@ class World:
         if harshness < 0:
             raise ValueError(f"harshness {harshness} is negative; give 0 or more")
         random = generator(seed, "physics")
-        drawn = {name: _spread(random, getattr(DEFAULT_PHYSICS, name), sd * harshness) for name, sd in SPREAD.items()}
+        drawn: dict[str, Any] = {
+            name: _spread(random, getattr(DEFAULT_PHYSICS, name), sd * harshness) for name, sd in SPREAD.items()
+        }
         stack = generator(seed, "stack")
         mcore = str(stack.choice(STACKS))
         hidden = (_hidden_defect(stack),) if stack.random() < min(HIDDEN_CHANCE * harshness, 1.0) else ()

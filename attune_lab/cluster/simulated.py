@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,12 @@ from simulator.world import World, WorldRun
 
 LIBRARIES = {"te": "2.12.0", "torch": "2.9.0", "nccl": "2.27.5"}
 """Installed beside the world's release of Megatron-Core, unless the recipe names others."""
+
+
+def world_seed(campaign_seed: int) -> int:
+    """The world of a campaign's seed. Hashed under its own tag, so that a tuner's seed says nothing about it."""
+    digest = hashlib.sha256(f"attune.campaign.world:{campaign_seed}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")
 
 
 @dataclass(frozen=True)
