@@ -27,7 +27,7 @@ class Physics:
     # Kernels
     gemm_speed: float = 0.90  # sustained clock and power of a training run over a kernel benchmark. Source: prior
     gemm_speed_low: float = 1.0  # further factor of FP8/FP4: casts of gradients, transposes. Source: prior
-    attention_speed: float = 1.0  # over the table. Source: AIC
+    attention_speed: float = 0.90  # the same clocks, over the table of attention. Source: prior
     attention_backward: float = 0.80  # backward over forward efficiency. Source: MCORE (422/553, 523/638 TFLOP/s)
     memory_eff: float = 0.80  # of the HBM rate, fused memory-bound operations. Source: AIC H100
     memory_latency_s: float = 3e-6  # fixed part of one memory-bound kernel. Source: AIC H100
