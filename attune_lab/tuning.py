@@ -91,7 +91,8 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options={**dict(request.options), "approvals": list(request.approvals)},
+        options=dict(request.options),
+        approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
     )
 
