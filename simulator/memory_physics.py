@@ -38,6 +38,9 @@ class MemoryPhysics:
     # Bytes per logit alive at the peak: BF16 logits, FP32 copy and FP32 softmax; fused: BF16 logits and gradient.
     logit_bytes: float = 10.0
     logit_bytes_fused: float = 4.0
+    # Bytes per logit of an MTP layer that wait for the backward pass: FP32 softmax; fused: the BF16 gradient.
+    logit_kept_bytes: float = 4.0
+    logit_kept_bytes_fused: float = 2.0
     # Static input and output of one captured layer, in hidden states. Source: Megatron-Core 0.14
     # transformer/cuda_graphs.py copies both into buffers of its own.
     graph_hidden_states: float = 2.0
