@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002 - scripted parts take the arguments of the parts they stand for
 """Contract kits for tuners, clusters and stores, and the scripted parts to test them with.
 
 Subclass a kit in your own tests, provide its fixtures, and pytest runs the contract::

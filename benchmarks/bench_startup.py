@@ -1,6 +1,6 @@
 """How long `import attune_lab` and `attune --help` take, beside a bare Python start in the same run.
 
-    python benchmarks/bench_startup.py [--json] [--repeat 7]
+python benchmarks/bench_startup.py [--json] [--repeat 7]
 """
 
 from __future__ import annotations

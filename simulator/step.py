@@ -10,6 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.collectives import send_seconds
+from simulator.compute import tokens_per_expert
+from simulator.data_parallel import data_parallel, optimizer_seconds
+from simulator.job import Jobs
+from simulator.memory import MemoryEstimate, peak_memory
+from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens_per_s_per_gpu
+from simulator.physics import DEFAULT_PHYSICS, Physics
+from simulator.pipeline import exposed_sends, pipeline_seconds
+from simulator.stages import StageTimes, stage_times
+
 Floats = NDArray[np.float64]
 
 BREAKDOWN = (
@@ -46,3 +56,82 @@ class StepEstimate:
     model_flops_per_s_per_gpu: Floats
     mfu: Floats
     diagnostics: dict[str, Floats]
+
+
+def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimate:
+    """Time, breakdown and memory of one optimizer step of every job.
+
+    The slowest stage's share of each kind of work is multiplied by the micro-batches; what the pipeline takes
+    beyond that and beyond the exposed sends is the bubble. The slowest of all nodes sets the pace.
+
+    Args:
+        jobs: batch of B jobs.
+        physics: constants; the default is the engineer's cost model.
+
+    Raises:
+        ValueError: a job's number format is not supported by its accelerator.
+    """
+    stages = stage_times(jobs, physics)
+    parts = _breakdown(jobs, physics, stages)
+    pace = 1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes))
+    parts = {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
+    step = np.sum([parts[name] for name in BREAKDOWN], axis=0)
+    memory = peak_memory(jobs, physics.memory)
+    rate = tokens_per_s_per_gpu(step, jobs.gbs, jobs.seq_len, jobs.cluster.n_gpus)
+    flops = model_flops_per_s_per_gpu(rate, jobs.model, jobs.seq_len)
+    return StepEstimate(
+        step_time_s=step,
+        breakdown_s=parts,
+        peak_allocated_bytes=memory.peak_allocated_bytes,
+        peak_reserved_bytes=memory.peak_reserved_bytes,
+        memory_bytes=memory.parts,
+        tokens_per_s_per_gpu=rate,
+        model_flops_per_s_per_gpu=flops,
+        mfu=mfu(flops, peak_flops(jobs.cluster.accelerator, jobs.precision)),
+        diagnostics=_diagnostics(jobs, stages, parts, step, memory),
+    )
+
+
+def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Floats]:
+    """Seconds by part before stragglers, keyed by `BREAKDOWN`."""
+    total = stages.total
+    rows, slowest = np.arange(jobs.size), total.argmax(axis=1)
+    count = jobs.num_microbatches
+    work = pipeline_seconds(total, count, jobs.vpp)
+    sends = exposed_sends(count, jobs.pp, jobs.vpp, jobs.overlap_p2p)
+    busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
+    shared = data_parallel(jobs, physics, stages)
+    fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
+    norm = physics.latency_s + physics.hop_latency_s * np.log2(jobs.cluster.n_gpus)
+    return {
+        "compute": busy["compute"] + physics.contention * shared.hidden,
+        "exposed_tp": busy["tp"],
+        "exposed_ep": busy["ep"],
+        "exposed_cp": busy["cp"],
+        "exposed_pp": sends * send_seconds(jobs, physics),
+        "exposed_dp": shared.exposed,
+        "bubble": work - count * total.max(axis=1),
+        "optimizer": optimizer_seconds(jobs, physics, stages) + norm,
+        "host": busy["host"] + fixed,
+    }
+
+
+def _diagnostics(
+    jobs: Jobs, stages: StageTimes, parts: dict[str, Floats], step: Floats, memory: MemoryEstimate
+) -> dict[str, Floats]:
+    """Ratios a tuner's diagnosis reads; see `StepEstimate`."""
+    total = stages.total
+    allocated, reserved = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+    fullest = reserved.max(axis=1)
+    states = memory.parts["weights"] + memory.parts["gradients"] + memory.parts["optimizer"]
+    at = np.arange(jobs.size), reserved.argmax(axis=1)
+    return {
+        "gemm_eff": stages.gemm_eff,
+        "bubble_frac": parts["bubble"] / step,
+        "stage_imbalance": total.max(axis=1) / (total.sum(axis=1) / jobs.pp),
+        "host_gap_frac": parts["host"] / step,
+        "tokens_per_expert": tokens_per_expert(jobs),
+        "model_state_frac": states / np.maximum(allocated.max(axis=1), 1.0),
+        "frag_frac": 1 - allocated[at] / np.maximum(fullest, 1.0),
+        "mem_peak_frac": fullest / jobs.cluster.accelerator.memory_bytes,
+    }

@@ -1,0 +1,192 @@
+"""Seconds of collectives, and what each parallel axis sends.
+
+Ranks are ordered tp-cp-ep-dp-pp, tensor parallel innermost: a group is its size and its stride (distance between
+neighbours), and sits inside the fast domain when size x stride does.
+
+Shape letters:  B = jobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compute import expert_width, routing_imbalance, tokens_per_rank
+from simulator.hardware import ClusterSpec
+from simulator.job import Dispatcher, Ints, Jobs
+from simulator.physics import Physics
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Communicators of ``size`` ranks that are ``stride`` apart, shape (B,)."""
+
+    size: Ints
+    stride: Ints
+    cluster: ClusterSpec
+
+    @property
+    def members_per_domain(self) -> Floats:
+        """Ranks of one communicator that share a fast domain."""
+        domain = self.cluster.accelerator.domain_gpus
+        members: Floats = np.clip(domain // np.maximum(self.stride, 1), 1, self.size).astype(np.float64)
+        return members
+
+    @property
+    def domains(self) -> Floats:
+        """Fast domains that one communicator spans."""
+        return np.ceil(self.size / self.members_per_domain)
+
+
+def nic_rate(cluster: ClusterSpec, physics: Physics) -> float:
+    """Bytes per second one GPU reaches over the network, one way."""
+    return cluster.accelerator.nic_bytes_per_s * physics.nic_eff
+
+
+def _transfer(physics: Physics, sent: Floats, rate: Floats | float) -> Floats:
+    """Seconds of ``sent`` bytes beyond the latency: S/beta + sqrt(t0 S/beta).
+
+    **Source:** form fitted on the NCCL tables of ai-dynamo/aiconfigurator@095f58a, 4-8 % over 512 B-512 MiB.
+    """
+    ideal = sent / rate
+    return ideal + np.sqrt(physics.ramp_s * ideal)
+
+
+def _latency(group: Group, physics: Physics) -> Floats:
+    """Floor of one collective, 0 for a group of one."""
+    hop = physics.efa_hop_latency_s if group.cluster.interconnect == "efa" else physics.hop_latency_s
+    return np.where(group.size > 1, physics.latency_s + hop * np.log2(group.domains), 0.0)
+
+
+def ring_rate(group: Group, physics: Physics) -> Floats:
+    """Bus rate of a ring: the link, or the NICs of all its members in one node, whichever is slower."""
+    link = group.cluster.accelerator.link_bytes_per_s
+    inside = physics.ring_eff * link * (1 - physics.small_group_loss / np.maximum(group.size, 2))
+    across = group.members_per_domain * nic_rate(group.cluster, physics)
+    return np.where(group.domains > 1, np.minimum(inside, across), inside)
+
+
+def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
+    """All-gather or reduce-scatter of a buffer of ``whole`` bytes (ring): (n-1)/n of it passes each rank."""
+    sent = whole * (group.size - 1) / np.maximum(group.size, 1)
+    return _latency(group, physics) + _transfer(physics, sent, ring_rate(group, physics))
+
+
+def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDArray[np.bool_]) -> Floats:
+    """All-reduce of ``whole`` bytes: twice the ring volume; in the switch (NVLS) from five ranks of one domain up.
+
+    **Source:** stas00/ml-engineering@744d01e, NCCL chose NVLS from 5 GPUs up on H200.
+    """
+    chip = group.cluster.accelerator
+    sent = 2 * whole * (group.size - 1) / np.maximum(group.size, 1)
+    in_switch = nvls & (group.domains == 1) & (group.size >= 5) & (chip.arch_major >= 9)
+    ring = ring_rate(group, physics)
+    rate = np.where(in_switch, np.maximum(physics.nvls_eff * chip.link_bytes_per_s, ring), ring)
+    return _latency(group, physics) + _transfer(physics, sent, rate)
+
+
+def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
+    """One hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline."""
+    payload = 2 * tokens_per_rank(jobs) / jobs.tp * jobs.model.hidden
+    chip, stride = jobs.cluster.accelerator, jobs.cluster.n_gpus // jobs.pp
+    near = stride * 2 <= chip.domain_gpus
+    rate = np.where(near, physics.ring_eff * chip.link_bytes_per_s, nic_rate(jobs.cluster, physics))
+    time = physics.latency_s + _transfer(physics, payload, rate)
+    return np.where(jobs.pp > 1, time, 0.0)
+
+
+def tensor_group(jobs: Jobs) -> Group:
+    """Tensor-parallel communicators."""
+    return Group(jobs.tp, np.ones_like(jobs.tp), jobs.cluster)
+
+
+def data_group(jobs: Jobs) -> Group:
+    """Gradients of the dense part: data times context parallel, over one replica of the sharded optimizer."""
+    return Group(np.maximum(jobs.dp * jobs.cp // jobs.optimizer_instances, 1), jobs.tp, jobs.cluster)
+
+
+def expert_data_group(jobs: Jobs) -> Group:
+    """Gradients of the experts."""
+    size = np.maximum(jobs.expert_dp // jobs.optimizer_instances, 1)
+    return Group(size, jobs.etp * jobs.ep, jobs.cluster)
+
+
+def tensor_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
+    """Communication of one tensor-parallel block (attention or MLP): (forward, one collective), shape (B,).
+
+    With sequence parallelism a block gathers its input and scatters its output; without, it all-reduces the
+    output. Backward mirrors the forward and gathers the input once more for the weight gradients.
+    **Source:** arXiv 2205.05198 section 4.2.
+    """
+    group = tensor_group(jobs)
+    whole = 2 * tokens_per_rank(jobs) * jobs.model.hidden
+    gather = gather_seconds(group, physics, whole)
+    reduce = all_reduce_seconds(group, physics, whole, jobs.nvls)
+    return np.where(jobs.sequence_parallel, 2 * gather, reduce), np.where(jobs.sequence_parallel, gather, reduce)
+
+
+def distinct_targets(targets: Floats, experts: int, top_k: int) -> Floats:
+    """Expected number of ``targets`` (nodes or ranks with equal shares of experts) one token's top-k hit.
+
+    targets [1 - C(E - E/targets, k) / C(E, k)].  **Source:** hypergeometric; used by DeepEP-style dispatchers,
+    which send a token once per target.
+    """
+    misses = np.ones_like(targets)
+    held = experts / np.maximum(targets, 1.0)
+    for i in range(top_k):
+        misses = misses * np.clip((experts - held - i) / (experts - i), 0.0, 1.0)
+    return targets * (1 - misses)
+
+
+def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
+    """One dispatch (or combine) of one MoE layer and micro-batch, shape (B,); 0 when EP and expert TP are 1.
+
+    All-to-all sends every copy; DeepEP and HybridEP send a token once per distinct rank inside the node and once
+    per distinct remote node; all-gather sends every token everywhere. The slower of link and NIC sets the time.
+    **Source:** volumes counted; arXiv 2603.07685's H100 dispatch table (EP 8-64, h 7168, top-8 of 256,
+    4,096 tokens: all-to-all 1.27-9.16 ms, HybridEP 0.66-4.63 ms) is the check in the tests.
+    """
+    shape, group = jobs.model, Group(jobs.ep, jobs.etp, jobs.cluster)
+    if not shape.experts:
+        return np.zeros(jobs.size)
+    token = 2.0 * expert_width(shape) * tokens_per_rank(jobs) / jobs.tp
+    inside, domains = group.members_per_domain, group.domains
+    ranks = distinct_targets(jobs.ep.astype(np.float64), shape.experts, shape.top_k)
+    nodes = distinct_targets(domains, shape.experts, shape.top_k)
+    skew = routing_imbalance(jobs, physics)
+    fused = jobs.dispatcher >= Dispatcher.DEEPEP
+    copies = np.where(fused, ranks, float(shape.top_k))
+    gathers = jobs.dispatcher == Dispatcher.ALLGATHER
+    link_sent = np.where(gathers, token * (jobs.ep - 1), token * skew * copies * (inside - 1) / np.maximum(inside, 1))
+    crossing = np.where(fused, nodes, float(shape.top_k)) * (1 - 1 / domains)
+    nic_sent = np.where(gathers, token * (jobs.ep - inside) / inside, token * skew * crossing)
+    quality = np.select(
+        [jobs.dispatcher == Dispatcher.DEEPEP, jobs.dispatcher == Dispatcher.HYBRIDEP],
+        [physics.deepep_eff, physics.hybridep_eff],
+        1.0,
+    )
+    # HybridEP multicasts in the switch, which nearly reaches the link; the others copy rank by rank.
+    copying = np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, 0.9, physics.all_to_all_eff)
+    link_rate = copying * jobs.cluster.accelerator.link_bytes_per_s * quality
+    link = _transfer(physics, link_sent, link_rate)
+    nic = _transfer(physics, nic_sent, nic_rate(jobs.cluster, physics) * quality)
+    fan_out = gather_seconds(
+        Group(jobs.etp, np.ones_like(jobs.etp), jobs.cluster), physics, token * shape.top_k * jobs.etp
+    )
+    return _latency(group, physics) + np.maximum(link, nic) + fan_out
+
+
+def ring_attention_seconds(jobs: Jobs, physics: Physics) -> Floats:
+    """Key/value exchange of one attention layer's forward pass over the context-parallel ring, shape (B,)."""
+    shape, group = jobs.model, Group(jobs.cp, jobs.tp, jobs.cluster)
+    if shape.attention == "mla":
+        width = shape.heads / jobs.tp * (shape.qk_nope_dim + shape.qk_rope_dim + shape.v_dim)
+    else:
+        width = 2 * np.maximum(shape.kv_heads / jobs.tp, 1.0) * shape.head_dim
+    block = 2 * width * tokens_per_rank(jobs)
+    step = physics.latency_s + _transfer(physics, block, ring_rate(group, physics))
+    return (jobs.cp - 1) * step

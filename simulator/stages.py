@@ -1,0 +1,235 @@
+"""What one micro-batch costs on each pipeline stage: computation, exposed communication, host gaps.
+
+Shape letters:  B = jobs,  P = pipeline stages of the deepest job (zero-padded).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.collectives import dispatch_seconds, ring_attention_seconds, tensor_seconds
+from simulator.compute import (
+    PartTime,
+    expert_copies,
+    expert_width,
+    has,
+    layer_mix,
+    part_times,
+    recomputed_share,
+    sharded_tokens,
+    tokens_per_rank,
+)
+from simulator.job import Jobs, Offload, Recompute
+from simulator.memory import dense_layers
+from simulator.physics import Physics
+
+Floats = NDArray[np.float64]
+
+# Tensor-parallel blocks (gather and scatter) in each part; the embedding only scatters, the head only gathers.
+_TENSOR_BLOCKS = {"attention": 1.0, "mamba": 1.0, "mlp": 1.0, "mtp": 1.0, "embedding": 0.5, "head": 0.5}
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of one micro-batch, forward plus backward, shape (B, P), unless said.
+
+    Attributes:
+        compute: GPU work with recomputation and the slow-down by overlapped communication.
+        tp, ep, cp: communication that nothing hides.
+        host: gaps while the host launches, synchronises or moves offloaded activations.
+        forward, backward: the same total split by pass, for what may hide beneath.
+        weights, expert_weights: parameters a rank of the stage holds.
+        gemm_eff: rate of the matrix products over the peak of their format, shape (B,).
+    """
+
+    compute: Floats
+    tp: Floats
+    ep: Floats
+    cp: Floats
+    host: Floats
+    forward: Floats
+    backward: Floats
+    weights: Floats
+    expert_weights: Floats
+    gemm_eff: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Forward plus backward of one micro-batch, shape (B, P)."""
+        return self.compute + self.tp + self.ep + self.cp + self.host
+
+
+def part_counts(jobs: Jobs) -> dict[str, Floats]:
+    """How many of each part every stage holds, shape (B, P) each.
+
+    Leading dense layers sit on the first stages; embedding first; head, and MTP with a layer and a head of its
+    own, last.
+    """
+    shape, layers = jobs.model, jobs.stage_layers.astype(np.float64)
+    stage = np.arange(layers.shape[1])[None, :]
+    first = (stage == 0).astype(np.float64) * np.ones_like(layers)
+    last = (stage == jobs.pp[:, None] - 1).astype(np.float64)
+    dense = dense_layers(jobs) if shape.experts and not shape.hybrid else np.zeros_like(layers)
+    mix = layer_mix(shape)
+    counts = {part: share * layers for part, share in mix.items()}
+    counts["moe"] -= mix["moe"] * dense
+    counts["mlp"] += mix["moe"] * dense
+    if shape.mtp_layers:
+        counts["mtp"] = shape.mtp_layers * last
+        counts["attention"] = counts["attention"] + counts["mtp"]
+        mlp = "moe" if shape.experts else "mlp"
+        counts[mlp] = counts[mlp] + counts["mtp"]
+    return counts | {"embedding": first, "head": last * (1 + shape.mtp_layers)}
+
+
+@dataclass(frozen=True)
+class _PartCost:
+    """One part with its communication; shape (B,), seconds per micro-batch; pairs are (forward, backward)."""
+
+    compute: tuple[Floats, Floats]
+    tp: tuple[Floats, Floats]
+    ep: tuple[Floats, Floats]
+    cp: tuple[Floats, Floats]
+    issue: tuple[Floats, Floats]
+    stall: tuple[Floats, Floats]
+
+
+def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
+    """Per-stage costs of one micro-batch.
+
+    Raises:
+        ValueError: a job's number format is not supported by its accelerator.
+    """
+    parts, counts = part_times(jobs, physics), part_counts(jobs)
+    costs = _costs(jobs, physics, parts)
+    names = list(costs)
+    held = np.stack([counts[n] for n in names], axis=-1)  # (B, P, parts)
+
+    def spread(columns: list[Floats]) -> Floats:
+        summed: Floats = np.einsum("bpk,bk->bp", held, np.stack(columns, axis=-1))
+        return summed
+
+    def both(field: str) -> tuple[Floats, Floats]:
+        pairs = [getattr(costs[n], field) for n in names]
+        return spread([p[0] for p in pairs]), spread([p[1] for p in pairs])
+
+    compute, tp, ep, cp, issue, stall = map(both, ("compute", "tp", "ep", "cp", "issue", "stall"))
+    busy = [compute[i] + tp[i] + ep[i] + cp[i] for i in (0, 1)]
+    # The host runs ahead of the GPU; only when it cannot keep up does the GPU wait.
+    host = [np.maximum(issue[i] - busy[i], 0) + stall[i] for i in (0, 1)]
+    gemm = spread([parts[n].gemm for n in names]).sum(axis=1)
+    ideal = spread([parts[n].gemm_ideal for n in names]).sum(axis=1)
+    return StageTimes(
+        compute=compute[0] + compute[1],
+        tp=tp[0] + tp[1],
+        ep=ep[0] + ep[1],
+        cp=cp[0] + cp[1],
+        host=host[0] + host[1],
+        forward=busy[0] + host[0],
+        backward=busy[1] + host[1],
+        weights=spread([parts[n].weights for n in names]),
+        expert_weights=spread([parts[n].expert_weights for n in names]),
+        gemm_eff=ideal / gemm,
+    )
+
+
+def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str, _PartCost]:
+    full = recomputed_share(jobs)
+    bits = jobs.recompute
+    again = {"attention": full, "mamba": full, "mlp": np.where(has(bits, Recompute.MLP), 1.0, full)}
+    again["moe"] = np.where(has(bits, Recompute.MOE), 1.0, full)
+    tensor = tensor_seconds(jobs, physics)
+    layer = sum((parts[n].forward + parts[n].backward for n in ("attention", "moe") if n in parts), np.zeros(jobs.size))
+    none = np.zeros(jobs.size)
+    costs = {}
+    for name, part in parts.items():
+        replayed = again.get(name, none)
+        blocks = _TENSOR_BLOCKS.get(name, 1.0 if jobs.model.shared_ffn else 0.0)
+        tp = _exposed_tensor(jobs, physics, tensor, blocks, replayed)
+        ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
+        ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
+        cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
+        stall = _offload_stall(jobs, physics, name, part)
+        slow = physics.contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0) * hidden / 2
+        replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
+        costs[name] = _PartCost(
+            compute=(part.forward + slow, part.backward + part.replay + slow),
+            tp=tp,
+            ep=ep,
+            cp=cp,
+            issue=(part.issue, part.issue_backward + replay_issue),
+            stall=(part.sync + stall, part.sync * replayed + stall),
+        )
+    return costs
+
+
+def _exposed_tensor(
+    jobs: Jobs, physics: Physics, tensor: tuple[Floats, Floats], blocks: float, replayed: Floats
+) -> tuple[Floats, Floats]:
+    """Forward and backward TP communication of a part that computation does not hide.
+
+    Backward: the gather for weight gradients and the scatter of the data gradient run beside one GEMM each, the
+    all-reduce without sequence parallelism (twice the bytes) beside a single one. It needs kernels to be queued in
+    order (one hardware connection before Blackwell).
+    **Source:** Megatron-LM `core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication.
+    """
+    ordered = (jobs.max_connections == 1) | (jobs.cluster.accelerator.arch_major >= 10)
+    covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5)
+    shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
+    forward = blocks * shown * tensor[0]
+    left = np.where(jobs.sequence_parallel, 1 + 2 * (1 - covered), 1 - covered / 2)
+    return forward, blocks * shown * left * tensor[1] + replayed * forward
+
+
+def _exposed_dispatch(
+    jobs: Jobs, physics: Physics, part: PartTime, layer: Floats, replayed: Floats
+) -> tuple[tuple[Floats, Floats], Floats]:
+    """Expert dispatch and combine not hidden, (forward, backward); and the hidden seconds of both passes.
+
+    Overlap takes another micro-batch's computation (``layer``: attention and experts, both passes), which exists
+    with interleaving or without pipeline; shared experts hide up to their own time.
+    """
+    one = dispatch_seconds(jobs, physics)
+    passes = np.stack([2 * one, 2 * one * (1 + replayed)])
+    other = jobs.ep_overlap & ((jobs.vpp > 1) | (jobs.pp == 1)) & (jobs.num_microbatches > 1)
+    queued = (jobs.max_connections == 1) & (jobs.cluster.accelerator.arch_major < 10)
+    share = (physics.ep_overlap_hidden + physics.delay_wgrad_hidden * jobs.delay_wgrad) * np.where(queued, 0.9, 1.0)
+    under_batch = np.where(other, np.minimum(share * passes.sum(axis=0), 0.9 * layer), 0.0)
+    shared = jobs.shared_expert_overlap & ~other
+    under_shared = np.where(shared, np.minimum(passes.sum(axis=0) / 2, 3 * part.cover), 0.0)
+    hidden = under_batch + under_shared
+    shown = 1 - hidden / np.maximum(passes.sum(axis=0), 1e-12)
+    return (passes[0] * shown, passes[1] * shown), hidden
+
+
+def _exposed_ring(jobs: Jobs, physics: Physics, part: PartTime, replayed: Floats) -> tuple[Floats, Floats]:
+    """Key/value exchange that outlasts the attention kernel it runs beside; backward moves gradients too."""
+    ring = ring_attention_seconds(jobs, physics)
+    cover = physics.cp_overlap_hidden * part.cover
+    forward = np.maximum(ring - cover, (1 - physics.cp_overlap_hidden) * ring)
+    backward = np.maximum(2 * ring - 2.5 * cover, (1 - physics.cp_overlap_hidden) * 2 * ring)
+    return forward, backward + replayed * forward
+
+
+def _offload_stall(jobs: Jobs, physics: Physics, name: str, part: PartTime) -> Floats:
+    """Time per pass in which the host link moves activations longer than the part computes, shape (B,)."""
+    shape, rows = jobs.model, tokens_per_rank(jobs)
+    moved = np.zeros(jobs.size)
+
+    def add(flag: Offload, size: Floats) -> Floats:
+        return moved + np.where(has(jobs.offload, flag), size, 0.0)
+
+    if name == "attention":
+        width = 2.0 * shape.heads * (shape.v_dim or shape.head_dim) * rows / jobs.tp
+        moved = add(Offload.CORE_ATTN, 2 * width)
+        moved = add(Offload.ATTN_PROJ, width)
+        moved = add(Offload.LAYER, 2.0 * shape.hidden * sharded_tokens(jobs))
+    if name == "moe":
+        copies = expert_copies(jobs)
+        moved = add(Offload.EXPERT_FC1, 2.0 * expert_width(shape) * copies)
+        moved = add(Offload.MOE_ACT, 2.0 * shape.moe_ffn / jobs.etp * copies)
+    seconds = moved / (physics.host_link_eff * jobs.cluster.accelerator.host_bytes_per_s)
+    return np.maximum(seconds - 0.8 * part.forward, 0.05 * seconds)

@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.compute import part_times, routing_imbalance, tokens_per_expert
+from simulator.hardware import parse_cluster
+from simulator.job import Graph, Precision, Recompute, make_jobs
+from simulator.kernels import attention_flops_per_s, gemm_rates, gemm_seconds, weight_gradient_seconds
+from simulator.models import model, parameters
+from simulator.physics import DEFAULT_PHYSICS, Physics
+from simulator.stages import stage_times
+
+H100 = parse_cluster("64xH100-SXM5-80GB")
+KERNEL_BENCHMARK = Physics(gemm_speed=1.0, attention_speed=1.0)
+
+
+def llama(**columns):
+    return make_jobs(model("llama-3-70b"), H100, **({"gbs": 128, "seq_len": 8192, "tp": 4, "pp": 4} | columns))
+
+
+def qwen(**columns):
+    return make_jobs(model("qwen3-30b-a3b"), H100, **({"gbs": 512, "seq_len": 4096, "ep": 8} | columns))
+
+
+@pytest.mark.parametrize(("n", "published"), [(128, 0.32), (256, 0.56), (512, 0.75), (1024, 0.81), (4096, 0.80)])
+def test_gemm_efficiency_by_width(n, published):
+    """H100 BF16 medians of the AIConfigurator table, the other two sizes 4096-16384."""
+    rates = gemm_rates(llama(), KERNEL_BENCHMARK)
+    seconds = gemm_seconds(rates, np.array(8192.0), np.array(float(n)), np.array(8192.0))[0]
+    efficiency = 2 * 8192 * n * 8192 / seconds / H100.accelerator.peak_bf16_flops
+    assert efficiency == pytest.approx(published, abs=0.13)
+
+
+@pytest.mark.parametrize(("seq", "published"), [(1024, 0.27), (2048, 0.42), (4096, 0.53), (8192, 0.58), (16384, 0.62)])
+def test_attention_efficiency_by_length(seq, published):
+    """H100 BF16, head size 128, AIConfigurator vLLM table."""
+    rate = attention_flops_per_s(llama(), KERNEL_BENCHMARK, 128, np.array([float(seq)]))[0]
+    assert rate / H100.accelerator.peak_bf16_flops == pytest.approx(published, abs=0.04)
+
+
+@given(m=st.floats(1, 1e5), n=st.floats(64, 3e4), k=st.floats(64, 3e4))
+def test_no_gemm_beats_the_accelerator(m, n, k):
+    for precision, peak in [(Precision.BF16, H100.accelerator.peak_bf16_flops), (2, H100.accelerator.peak_fp8_flops)]:
+        rates = gemm_rates(llama(precision=precision), DEFAULT_PHYSICS)
+        for seconds in (gemm_seconds, weight_gradient_seconds):
+            assert 2 * m * n * k / seconds(rates, np.array(m), np.array(n), np.array(k))[0] < peak
+
+
+@given(m=st.floats(128, 1e5), groups=st.integers(1, 64))
+def test_grouping_never_speeds_up(m, groups):
+    rates = gemm_rates(llama(), DEFAULT_PHYSICS)
+    wide = np.array(2048.0)
+    one = gemm_seconds(rates, np.array(m), wide, wide)
+    assert gemm_seconds(rates, np.array(m), wide, wide, groups=float(groups)) >= one
+
+
+def test_unsupported_format_is_refused():
+    with pytest.raises(ValueError, match="NVFP4"):
+        gemm_rates(llama(precision=Precision.NVFP4), DEFAULT_PHYSICS)
+
+
+@pytest.mark.parametrize("name", ["llama-3-70b", "qwen3-30b-a3b", "mixtral-8x22b", "deepseek-v3"])
+def test_matrices_hold_the_published_parameters(name):
+    """The matrices that cost time are the ones that count as parameters; norms and biases are the rest."""
+    jobs = make_jobs(model(name), H100, gbs=64, seq_len=4096)
+    stages = stage_times(jobs, DEFAULT_PHYSICS)
+    held = (stages.weights + stages.expert_weights).sum()
+    total = parameters(model(name)).total
+    assert held == pytest.approx(total, rel=0.03)
+
+
+def test_split_parts_hold_their_share():
+    whole, split = part_times(qwen(), DEFAULT_PHYSICS), part_times(qwen(tp=2, ep=16), DEFAULT_PHYSICS)
+    assert split["attention"].weights == pytest.approx(whole["attention"].weights / 2)
+    assert split["moe"].expert_weights == pytest.approx(whole["moe"].expert_weights / 2)
+
+
+@pytest.mark.parametrize("flag", [f for f in Recompute if f not in (Recompute.NONE,)])
+def test_recomputation_repeats_at_most_the_forward(flag):
+    for name in ("qwen3-30b-a3b", "deepseek-v3", "llama-3-8b"):
+        parts = part_times(make_jobs(model(name), H100, gbs=64, seq_len=4096, recompute=int(flag)), DEFAULT_PHYSICS)
+        for part in parts.values():
+            assert 0 <= part.replay[0] <= part.forward[0] * (1 + 1e-12)
+
+
+def test_full_recomputation_repeats_every_layer_or_the_named_ones():
+    full = part_times(llama(recompute=int(Recompute.FULL)), DEFAULT_PHYSICS)
+    assert full["mlp"].replay == pytest.approx(full["mlp"].forward)
+    assert full["head"].replay == 0
+    some = part_times(llama(recompute=int(Recompute.FULL), recompute_layers=5), DEFAULT_PHYSICS)
+    assert some["mlp"].replay == pytest.approx(some["mlp"].forward * 5 / 20)
+
+
+def test_tokens_per_expert_conserves_copies():
+    jobs = qwen(ep=[1, 8, 8], tp=[1, 1, 2])
+    shape = jobs.model
+    copies = jobs.seq_len * shape.top_k / jobs.tp
+    assert tokens_per_expert(jobs) * shape.experts / jobs.ep == pytest.approx(copies)
+
+
+def test_balance_forced_or_capped():
+    jobs = qwen(ep=[1, 8, 8, 64], force_balance=[False, False, True, False], capacity_factor=[0, 0, 0, 1.0])
+    assert routing_imbalance(jobs, DEFAULT_PHYSICS)[[0, 2, 3]] == pytest.approx(1.0)
+    assert routing_imbalance(jobs, DEFAULT_PHYSICS)[1] > 1
+
+
+def test_host_levers_shorten_the_issue():
+    jobs = qwen(
+        cuda_graph=[0, int(Graph.MOE_ROUTER), int(Graph.FULL_ITERATION), 0, 0],
+        compiled=[False, False, False, True, False],
+        host_tuned=[0, 0, 0, 0, 2],
+    )
+    issue = part_times(jobs, DEFAULT_PHYSICS)["moe"].issue
+    assert np.all(issue[1:] < issue[0])
+    assert issue[2] < issue[1]
+
+
+def test_fusions_shorten_the_work():
+    jobs = qwen(grouped_gemm=[True, False, True, True], permute_fusion=[True, True, False, True],
+                standard_fusions=[True, True, True, False])  # fmt: skip
+    forward = part_times(jobs, DEFAULT_PHYSICS)["moe"].forward
+    assert np.all(forward[1:] > forward[0])
+    heads = part_times(qwen(cross_entropy_fusion=[True, False]), DEFAULT_PHYSICS)["head"]
+    assert heads.forward[0] < heads.forward[1]

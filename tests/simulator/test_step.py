@@ -1,0 +1,189 @@
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.coverage import MODELLED, NOT_MODELLED
+from simulator.hardware import parse_cluster
+from simulator.job import Dispatcher, Graph, Offload, Precision, Recompute, make_jobs
+from simulator.models import model
+from simulator.physics import DEFAULT_PHYSICS, SPREAD
+from simulator.step import BREAKDOWN, simulate_step
+
+DIAGNOSTICS = {
+    "gemm_eff", "bubble_frac", "stage_imbalance", "host_gap_frac", "tokens_per_expert", "model_state_frac", "frag_frac",
+    "mem_peak_frac",
+}  # fmt: skip
+
+
+def seconds(name, cluster, **columns):
+    return simulate_step(make_jobs(model(name), parse_cluster(cluster), **columns)).step_time_s
+
+
+def qwen(cluster="16xH100-SXM5-80GB", **columns):
+    return seconds(
+        "qwen3-30b-a3b", cluster, **({"gbs": 512, "seq_len": 4096, "ep": 16, "force_balance": True} | columns)
+    )
+
+
+def llama(cluster="64xH100-SXM5-80GB", **columns):
+    return seconds("llama-3-70b", cluster, **({"gbs": 128, "seq_len": 8192, "tp": 4, "pp": 4, "vpp": 5} | columns))
+
+
+layouts = st.fixed_dictionaries({
+    "tp": st.sampled_from([1, 2, 4]), "pp": st.sampled_from([1, 2, 4]), "cp": st.sampled_from([1, 2]),
+    "vpp": st.sampled_from([1, 2]), "ep": st.sampled_from([1, 2, 8]), "mbs": st.sampled_from([1, 2]),
+    "recompute": st.sampled_from([0, 1, 2, 32, 128]), "dispatcher": st.integers(0, 3), "precision": st.integers(0, 3),
+    "zero_stage": st.integers(0, 3), "ep_overlap": st.booleans(), "sequence_parallel": st.booleans(),
+    "cuda_graph": st.sampled_from([0, 1, 12, 32]), "optimizer_offload": st.sampled_from([0.0, 0.5]),
+    "tp_comm_overlap": st.booleans(), "overlap_grad_reduce": st.booleans(), "offload": st.sampled_from([0, 4, 16]),
+})  # fmt: skip
+
+
+@given(st.lists(layouts, min_size=1, max_size=4))
+@settings(deadline=None, max_examples=60)
+def test_parts_sum_to_the_step_and_a_batch_equals_its_jobs(columns):
+    batch = {name: [layout[name] for layout in columns] for name in columns[0]}
+    jobs = make_jobs(model("qwen3-30b-a3b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=4096, **batch)
+    step = simulate_step(jobs)
+    assert tuple(step.breakdown_s) == BREAKDOWN
+    assert np.sum(list(step.breakdown_s.values()), axis=0) == pytest.approx(step.step_time_s, rel=1e-12)
+    assert all(np.all(part >= -1e-12) and np.all(np.isfinite(part)) for part in step.breakdown_s.values())
+    assert np.all((step.mfu > 0) & (step.mfu < 1))
+    assert set(step.diagnostics) == DIAGNOSTICS
+    assert all(np.all(np.isfinite(value)) for value in step.diagnostics.values())
+    for i in range(jobs.size):
+        alone = simulate_step(jobs.take(np.array([i])))
+        assert alone.step_time_s[0] == pytest.approx(step.step_time_s[i], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("columns", "published", "tolerance"),
+    [
+        ({"recompute": int(Recompute.CORE_ATTN)}, 13.75, 0.05),
+        ({"recompute": int(Recompute.FULL), "sequence_parallel": False}, 18.13, 0.05),
+    ],
+)
+def test_gpt3_on_a100(columns, published, tolerance):
+    """arXiv 2205.05198 Table 5: GPT-3 175B on 64 A100, tp 8, pp 8, vpp 3."""
+    columns |= {"tp": 8, "pp": 8, "vpp": 3, "gbs": 64, "seq_len": 2048, "fused_attention": False}
+    assert seconds("gpt3-175b", "64xA100-SXM4-80GB", **columns)[0] == pytest.approx(published, rel=tolerance)
+
+
+def test_qwen3_235b_on_h100():
+    """Megatron-Bridge performance summary: 256 H100, 20.8 s; the recipe's dispatch overlap is on."""
+    step = seconds(
+        "qwen3-235b-a22b", "256xH100-SXM5-80GB", tp=2, pp=8, vpp=4, ep=32, gbs=2048, seq_len=4096, force_balance=True,
+        ep_overlap=True, grad_reduce_fp32=False,
+    )  # fmt: skip
+    assert step[0] == pytest.approx(20.8, rel=0.10)
+
+
+DEEP = {"pp": 8, "vpp": 1, "gbs": 64}
+PLAIN_TP = {"sequence_parallel": False, "tp": 8}
+HYBRID = {"dispatcher": Dispatcher.HYBRIDEP}
+SLOWER = {
+    "full recompute": (llama, {}, {"recompute": int(Recompute.FULL)}),
+    "recomputed MLP": (llama, {}, {"recompute": int(Recompute.MLP)}),
+    "tp 4 to 8": (llama, {}, {"tp": 8}),
+    "no interleaving": (llama, {}, {"vpp": 1}),
+    "no fused attention": (llama, {}, {"fused_attention": False}),
+    "no sequence parallelism": (llama, {}, {"sequence_parallel": False}),
+    "uneven stages": (llama, {}, {"stage_layers": [25, 20, 20, 15]}),
+    "gradients late": (llama, {}, {"overlap_grad_reduce": False}),
+    "parameters late": (llama, {}, {"overlap_param_gather": False}),
+    "FP32 gradient reduction": (llama, {"grad_reduce_fp32": False, "overlap_grad_reduce": False},
+                                {"grad_reduce_fp32": True, "overlap_grad_reduce": False}),
+    "fewer, larger micro-batches in a deep pipeline": (llama, DEEP, DEEP | {"mbs": 4}),
+    "optimizer on the host": (llama, {}, {"optimizer_offload": 1.0}),
+    "ring without NVLS": (llama, PLAIN_TP, PLAIN_TP | {"nvls": False}),
+    "no connection order": (llama, {}, {"max_connections": 32}),
+    "blocking sends": (llama, {}, {"overlap_p2p": False}),
+    "whole MoE recomputed": (qwen, {}, {"recompute": int(Recompute.MOE)}),
+    "learned balance": (qwen, {}, {"force_balance": False}),
+    "one GEMM per expert": (qwen, {}, {"grouped_gemm": False}),
+    "unfused permutation": (qwen, {}, {"permute_fusion": False}),
+    "experts across nodes": (qwen, {"ep": 8}, {"ep": 16}),
+    "expert tensor parallelism": (qwen, {"ep": 8}, {"ep": 8, "etp": 2, "tp": 2}),
+    "offload of layer inputs": (qwen, {}, {"offload": int(Offload.LAYER)}),
+}  # fmt: skip
+OVERLAP = {"ep": 8, "ep_overlap": True}  # in one node, where computation outlasts the dispatch
+FASTER = {
+    "dispatch overlap": (qwen, {}, {"ep_overlap": True}),
+    "dispatch overlap, HybridEP": (qwen, HYBRID, HYBRID | {"ep_overlap": True}),
+    "delayed weight gradients": (qwen, OVERLAP, OVERLAP | {"delay_wgrad": True}),
+    "DeepEP": (qwen, {}, {"dispatcher": Dispatcher.DEEPEP}),
+    "HybridEP": (qwen, {"dispatcher": Dispatcher.DEEPEP}, {"dispatcher": Dispatcher.HYBRIDEP}),
+    "more connections under overlap": (qwen, OVERLAP, OVERLAP | {"max_connections": 32}),
+    "larger micro-batches of small experts": (qwen, {"ep": 8}, {"ep": 8, "mbs": 2}),
+    "fused router": (qwen, {}, {"router_fusion": True}),
+    "FP8": (llama, {}, {"precision": Precision.FP8_TENSORWISE}),
+    "TP overlap": (llama, {}, {"tp_comm_overlap": True}),
+    "fused cross-entropy": (llama, {}, {"cross_entropy_fusion": True}),
+    "compiled": (llama, {}, {"compiled": True}),
+    "tuned host": (llama, {}, {"host_tuned": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOWER)
+def test_slower(name):
+    price, before, after = SLOWER[name]
+    assert price(**after)[0] > price(**before)[0]
+
+
+@pytest.mark.parametrize("name", FASTER)
+def test_faster(name):
+    price, before, after = FASTER[name]
+    assert price(**after)[0] < price(**before)[0]
+
+
+def test_shared_experts_hide_dispatch():
+    off, on = seconds(
+        "deepseek-v3", "64xH100-SXM5-80GB", gbs=512, seq_len=4096, ep=64, shared_expert_overlap=[False, True]
+    )
+    assert on < off
+
+
+def test_graphs_matter_where_the_host_is_the_limit():
+    eager, graph, whole = seconds(
+        "llama-3-8b", "8xH100-SXM5-80GB", tp=8, gbs=8, seq_len=512,
+        cuda_graph=[0, int(Graph.ATTN | Graph.MLP), int(Graph.FULL_ITERATION)],
+    )  # fmt: skip
+    assert eager > graph >= whole
+
+
+def test_zero_3_gathers_in_every_microbatch():
+    plain, sharded = seconds("llama-3-8b", "64xH100-SXM5-80GB", gbs=512, seq_len=2048, zero_stage=[1, 3])
+    assert sharded > plain
+
+
+def test_margins_relieve_contention():
+    off, on = qwen(ep_overlap=True, sm_margin=[False, True])
+    assert on < off
+
+
+def test_coverage_tables_are_disjoint():
+    assert not set(MODELLED) & set(NOT_MODELLED)
+    assert all(text.strip() for text in [*MODELLED.values(), *NOT_MODELLED.values()])
+
+
+def test_every_world_draw_is_a_constant_that_moves_a_step():
+    names = {f.name for f in fields(DEFAULT_PHYSICS)}
+    assert set(SPREAD) <= names
+    jobs = make_jobs(
+        model("qwen3-30b-a3b"), parse_cluster("64xH100-SXM5-80GB"), gbs=256, seq_len=4096, pp=2, cp=2,
+        tp=[2, 2, 1, 2, 4], ep=[8, 16, 16, 8, 4], dispatcher=[1, 2, 3, 1, 2], ep_overlap=[0, 1, 1, 0, 0],
+        vpp=[1, 2, 2, 1, 1], precision=[0, 0, 1, 0, 0], optimizer_offload=[0, 0, 0, 0, 1.0],
+        permute_fusion=[1, 1, 1, 0, 1],
+        overlap_grad_reduce=[1, 1, 1, 0, 1], tp_comm_overlap=[0, 1, 0, 0, 0], zero_stage=[1, 1, 1, 1, 3],
+    )  # fmt: skip
+    base = simulate_step(jobs).step_time_s
+    node = parse_cluster("8xH100-SXM5-80GB")
+    tiny = make_jobs(model("llama-3-8b"), node, gbs=8, seq_len=512, tp=8, standard_fusions=False)
+    tiny_base = simulate_step(tiny).step_time_s
+    for name in SPREAD:
+        moved = replace(DEFAULT_PHYSICS, **{name: 0.9 * getattr(DEFAULT_PHYSICS, name)})
+        changed = np.any(simulate_step(jobs, moved).step_time_s != base)
+        assert changed or np.any(simulate_step(tiny, moved).step_time_s != tiny_base), name
