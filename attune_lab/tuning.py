@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,8 +91,9 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options={**dict(request.options), "approvals": list(request.approvals)},
-        carried_over=[change.to_json() for change in bench.carried_over],
+        options=dict(request.options),
+        approvals=request.approvals,
+        carried_over=[asdict(change) for change in bench.carried_over],
     )
 
 

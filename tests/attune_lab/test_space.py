@@ -34,6 +34,31 @@ def test_setting_own_values_changes_nothing(space) -> None:
         assert space.apply(space.baseline, {key: value}) == space.baseline, key
 
 
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"pp_layout": "Et*3|(t*4|)*6t*5L", "vpp": None},
+        {"first_stage_layers": 6, "last_stage_layers": 6, "vpp": None},
+        {"layers_per_vstage": 4, "vpp": None},
+    ],
+    ids=["layout", "first and last", "layers per virtual stage"],
+)
+def test_any_spelling_of_the_split_is_kept_and_restored(edits) -> None:
+    space = SearchSpace(moe(**edits), cluster())
+    for key, value in space.values(space.baseline).items():
+        assert space.apply(space.baseline, {key: value}) == space.baseline, key
+    away = space.apply(space.baseline, {"pp": 8, "vpp": 1})
+    assert space.problems(away) == []
+    back = {"pp": 4, "vpp": space.value(space.baseline, "vpp")}
+    assert space.apply(away, back) == space.baseline
+
+
+def test_an_account_that_cannot_divide_stays_illegal(space) -> None:
+    edited = space.apply(space.baseline, {"account_loss": True})
+    assert edited.get("account_loss") is True
+    assert any("--account-for-loss-in-pipeline-split" in problem for problem in space.problems(edited))
+
+
 def test_every_edit_can_be_taken_back(space) -> None:
     for key, parameter in space.parameters.items():
         own = space.value(space.baseline, key)
