@@ -151,7 +151,7 @@ def _experts(values: Mapping[str, Any], layers: int) -> dict[str, Any]:
         "shared_ffn": values["shared_expert_size"] or 0,
         "first_dense_layers": leading_dense_layers(str(values["moe_layer_freq"]), layers),
         "expert_bias": bool(values["add_bias_linear"]),
-        "router_bias": bool(values["router_bias"]),
+        "router_bias": bool(values["add_bias_linear"]),
         "moe_latent": values["moe_latent"] or 0,
     }
 
