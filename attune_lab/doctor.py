@@ -32,7 +32,7 @@ def examine() -> list[Finding]:
     """All checks, in the order a person reads them."""
     return [
         _check("Python", platform.python_version, "everything", ok=sys.version_info >= (3, 11)),
-        *(_package(name, "simulating and tuning", needed=True) for name in ("attune-lab", "numpy", "scipy", "pandas")),
+        *(_package(name, "simulating and tuning", needed=True) for name in ("attune-lab", "numpy", "scipy")),
         _package("SQLAlchemy", "the campaign store", needed=True),
         _check("campaign database", _sqlite, "campaigns that survive a kill"),
         _package("torch", "training on this machine, the tests' oracles"),

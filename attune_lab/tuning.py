@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,21 +91,27 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options={**dict(request.options), "approvals": list(request.approvals)},
-        carried_over=[change.to_json() for change in bench.carried_over],
+        options=dict(request.options),
+        approvals=request.approvals,
+        carried_over=[asdict(change) for change in bench.carried_over],
     )
 
 
 def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:
-    path = out / "shipped" / bench.file.path.name
+    path = out / "shipped" / _file_name(bench)
     _write(path, bench.file.render(recipe))
     return path
 
 
+def _file_name(bench: Workbench) -> str:
+    """The name of the user's file; of a shipped recipe its name with the suffix of its form."""
+    return f"{bench.file.name}{bench.file.suffix}" if bench.file.folder is None else Path(bench.file.name).name
+
+
 def _diff(bench: Workbench, shipped: bytes) -> str:
     """Unified diff of the shipped file against the one that came in; empty when they are equal."""
-    name = bench.file.path.name
-    before, after = (text.decode().splitlines() for text in (bench.file.content, shipped))
+    name = _file_name(bench)
+    before, after = (text.decode().splitlines() for text in (bench.file.data, shipped))
     return "\n".join(difflib.unified_diff(before, after, f"as it came in/{name}", f"shipped/{name}", n=1, lineterm=""))
 
 

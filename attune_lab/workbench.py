@@ -61,7 +61,7 @@ def open_workbench(recipe: str, cluster: str, *, carry_over: bool | None = None)
         raise UserError(f"--cluster {cluster}: {error}") from error
     file = load(recipe)
     cost_model = SimulatedCostModel(spec)
-    if carry_over or (carry_over is None and file.is_shipped):
+    if carry_over or (carry_over is None and file.folder is None):
         result = carried(file.recipe, spec, cost_model)
         return Workbench(file, result.recipe, spec, cost_model, tuple(result.changes))
     problems = errors(file.recipe, spec)

@@ -33,6 +33,7 @@ _BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
 _LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
 _UNFUSED_KERNELS = 1.5
 _COMPILED_KERNELS = 0.6
+_TENSOR_LAUNCHES = 6.0  # two collectives of a tensor-parallel block, with their copies and stream waits
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def _attention(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         tally.memory(4 * norms * (heads + kv_heads) * qk * rows, kernels=2 * norms)
     _attention_kernel(tally, rows, heads, float(qk), float(v))
     tally.gemm(rates, rows, np.asarray(h), heads * v)
-    tally.launches(14.0, has(jobs.cuda_graph, Graph.ATTN))
+    tally.launches(14.0 + np.where(jobs.tp > 1, _TENSOR_LAUNCHES, 0.0), has(jobs.cuda_graph, Graph.ATTN))
     return tally.done()
 
 
@@ -263,7 +264,7 @@ def _mlp(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     norm = replayed | has(jobs.recompute, Recompute.LAYERNORM)
     tally.memory(8.0 * shape.hidden * sharded_tokens(jobs), kernels=2, replayed=norm)
     _dense_mlp(tally, rates, shape.ffn, replayed)
-    tally.launches(8.0, has(jobs.cuda_graph, Graph.MLP))
+    tally.launches(8.0 + np.where(jobs.tp > 1, _TENSOR_LAUNCHES, 0.0), has(jobs.cuda_graph, Graph.MLP))
     return tally.done()
 
 

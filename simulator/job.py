@@ -161,17 +161,20 @@ class Jobs:
     @property
     def dp(self) -> Ints:
         """Data-parallel size of the dense part, shape (B,): GPUs / (tp pp cp)."""
-        return np.maximum(self.cluster.n_gpus // (self.tp * self.pp * self.cp), 1)
+        size: Ints = np.maximum(self.cluster.n_gpus // (self.tp * self.pp * self.cp), 1)
+        return size
 
     @property
     def expert_dp(self) -> Ints:
         """Data-parallel size of the experts, shape (B,): GPUs / (etp ep pp)."""
-        return np.maximum(self.cluster.n_gpus // (self.etp * self.ep * self.pp), 1)
+        size: Ints = np.maximum(self.cluster.n_gpus // (self.etp * self.ep * self.pp), 1)
+        return size
 
     @property
     def num_microbatches(self) -> Ints:
         """Micro-batches per step and data-parallel rank, shape (B,)."""
-        return np.maximum(self.gbs // (self.mbs * self.dp), 1)
+        count: Ints = np.maximum(self.gbs // (self.mbs * self.dp), 1)
+        return count
 
     def take(self, index: Any) -> Jobs:
         """The jobs at ``index`` (anything numpy accepts along axis 0) as a new batch."""
@@ -216,7 +219,9 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, DEFAULTS.get(n)))) for n in names))
     kinds = {f.name: str(f.type) for f in fields(Jobs)}
     dtypes = {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_}
-    arrays = {n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)}
+    arrays: dict[str, Any] = {
+        n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)
+    }
     if stage_layers is None:
         stage_layers = even_stage_layers(model.layers, arrays["pp"])
     stage_layers = np.broadcast_to(

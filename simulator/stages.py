@@ -23,6 +23,7 @@ from simulator.compute import (
     tokens_per_rank,
 )
 from simulator.job import Jobs, Offload, Recompute
+from simulator.memory import dense_layers
 from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
@@ -71,8 +72,7 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
     stage = np.arange(layers.shape[1])[None, :]
     first = (stage == 0).astype(np.float64) * np.ones_like(layers)
     last = (stage == jobs.pp[:, None] - 1).astype(np.float64)
-    before = np.cumsum(layers, axis=1) - layers
-    dense = np.clip(shape.first_dense_layers - before, 0, layers) if shape.experts else np.zeros_like(layers)
+    dense = dense_layers(jobs) if shape.experts and not shape.hybrid else np.zeros_like(layers)
     mix = layer_mix(shape)
     counts = {part: share * layers for part, share in mix.items()}
     counts["moe"] -= mix["moe"] * dense

@@ -7,6 +7,7 @@ import os
 import sys
 
 import typer
+from typer.exceptions import TyperException
 
 from attune_lab.cli import catalogues, doctor, gate, predict, simulate, tune
 from attune_lab.contracts import EnvironmentFault, UserError
@@ -29,14 +30,13 @@ def main() -> None:
 
     Exit codes: 0 done or pass, 1 the answer is no, 2 unusable input, 3 the environment failed, 130 interrupted.
     """
-    import click
-
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         code = stop.exit_code
-    except click.ClickException as error:
-        _fail("input", error.format_message())
+    except TyperException as error:
+        if message := error.format_message():  # empty when help was shown for want of a command
+            _fail("input", message)
         code = 2
     except UserError as error:
         _fail("input", str(error))
@@ -44,7 +44,7 @@ def main() -> None:
     except (EnvironmentFault, MemoryError, OSError) as error:
         _fail("environment", str(error) or type(error).__name__)
         code = 3
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", "stopped; run the same command again to go on where it stopped")
         code = 130
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,10 +20,10 @@ def recipes(as_json: Json = False) -> None:
     """
     from attune_lab.recipe.files import shipped
 
-    rows = [entry.to_json() for entry in shipped()]
-    drawn = table("Public recipes", "name", "model", "published for", "source")
+    rows = [asdict(entry) for entry in shipped()]
+    drawn = table("Public recipes (where in its source each stands: --json)", "name", "published for", "source")
     for row in rows:
-        drawn.add_row(row["name"], row["model"], f"{row['gpus']}x{row['accelerator']}", row["source"])
+        drawn.add_row(row["name"], f"{row['gpus']}x{row['accelerator']}", row["source"].split()[0])
     _show("recipes", rows, drawn, as_json)
 
 
@@ -71,7 +72,7 @@ def clusters(as_json: Json = False) -> None:
 
     rows = []
     drawn = table(
-        "Accelerators", "accelerator", "BF16 TFLOP/s", "memory GiB", "HBM TB/s", "NVLink GB/s", "NIC GB/s", "$/GPU-h"
+        "Accelerators", "accelerator", "BF16 TFLOP/s", "GiB", "HBM TB/s", "NVLink GB/s", "NIC GB/s", "$/GPU-h"
     )
     for name, gpu in accelerators().items():
         priced = gpu.usd_per_gpu_hour == gpu.usd_per_gpu_hour

@@ -34,13 +34,13 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table in the house style; columns named in ``right`` are right-aligned."""
+    """An empty table in the house style: the first column never wraps, those named in ``right`` align right."""
     from rich import box
     from rich.table import Table
 
     drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for index, name in enumerate(columns):
+        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=index == 0)
     return drawn
 
 

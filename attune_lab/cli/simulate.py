@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,7 +40,7 @@ def simulate(
     data = _data(estimate, bench.cluster.accelerator.name)
     data["recipe"] = recipe
     data["cluster"] = bench.cluster.name
-    data["carried_over"] = [change.to_json() for change in bench.carried_over]
+    data["carried_over"] = [asdict(change) for change in bench.carried_over]
     emit(data, as_json=as_json, render=lambda console: _render(console, data))
     if data["status"] != "ok":
         raise typer.Exit(1)

@@ -3,7 +3,7 @@
 from attune_lab.gate.campaign import CampaignGate
 from attune_lab.gate.convergence import Change
 from attune_lab.gate.curve import Curve
-from attune_lab.gate.run import judge_reports, run_gate
+from attune_lab.gate.run import run_gate
 from attune_lab.gate.verdict import Check, Verdict, judge
 
-__all__ = ["CampaignGate", "Change", "Check", "Curve", "Verdict", "judge", "judge_reports", "run_gate"]
+__all__ = ["CampaignGate", "Change", "Check", "Curve", "Verdict", "judge", "run_gate"]

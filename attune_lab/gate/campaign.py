@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attune_lab.contracts import RunReport
-from attune_lab.gate import configuration
-from attune_lab.gate.run import judge_reports
-from attune_lab.gate.verdict import Verdict, judge
+from attune_lab.gate import configuration, convergence
+from attune_lab.gate.curve import Curve
+from attune_lab.gate.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
@@ -21,17 +21,19 @@ class CampaignGate:
     """Implements `attune_lab.contracts.Gate` on one cluster.
 
     Attributes:
-        cluster: where the runs were made.
-        approvals: numerics changes the user accepts.
+        cluster: what the runs run on.
+        approvals: settings whose change of numerics the user accepts, e.g. ``fp8``.
     """
 
     cluster: ClusterSpec
     approvals: Collection[str] = ()
 
     def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
-        """The verdict on the effective settings alone; costs no run."""
-        result = configuration.check(baseline, candidate, cluster=self.cluster, approvals=self.approvals)
-        return judge(result.checks, ())
+        """The verdict on the effective settings alone; versions a recipe does not name are left to the run."""
+        settings = configuration.check(
+            baseline, candidate, cluster=self.cluster, approvals=self.approvals, versions_follow=True
+        )
+        return judge(settings.checks, ())
 
     def judge(
         self,
@@ -42,12 +44,22 @@ class CampaignGate:
         candidate_run: RunReport,
         twin_runs: Sequence[RunReport],
     ) -> Verdict:
-        """The verdict on settings and paired runs; further baseline runs and twins calibrate the band."""
-        first, *repeats = baseline_runs
-        return judge_reports(
-            (baseline, first),
-            (candidate, candidate_run),
-            cluster=self.cluster,
-            twins=[*repeats, *twin_runs],
-            approvals=self.approvals,
+        """The verdict on settings and paired runs from one start; the first of the baseline's is compared with."""
+        settings = configuration.check(
+            baseline, candidate, cluster=self.cluster, versions=candidate_run.versions, approvals=self.approvals
         )
+        if ended := _ended_early(baseline_runs[0], candidate_run):
+            return judge(settings.checks, [ended])
+        repeats = [Curve.from_report(run) for run in (*baseline_runs[1:], *twin_runs) if run.status == "ok"]
+        curves = Curve.from_report(baseline_runs[0]), Curve.from_report(candidate_run)
+        return judge(settings.checks, convergence.check(*curves, repeats, change=settings.change))
+
+
+def _ended_early(baseline: RunReport, candidate: RunReport) -> Check | None:
+    """What a run that did not finish says: nothing, unless the candidate failed by itself."""
+    for what, run in (("baseline", baseline), ("candidate", candidate)):
+        if run.status != "ok":
+            own_fault = what == "candidate" and run.status in ("diverged", "oom", "crash", "invalid")
+            reason = f"The {what}'s convergence run ended as {run.status}: {run.message or 'no message'}."
+            return Check(f"convergence.{what}", "reject" if own_fault else "inconclusive", reason)
+    return None

@@ -54,6 +54,7 @@ def check(
     cluster: ClusterSpec,
     versions: Mapping[str, str] | None = None,
     approvals: Collection[str] = (),
+    versions_follow: bool = False,
 ) -> ConfigurationResult:
     """Every difference between two recipes, judged by what it does to the training run.
 
@@ -62,6 +63,7 @@ def check(
         cluster: both run on it.
         versions: library versions the runs reported, where the recipes do not name them.
         approvals: settings whose change of numerics the user accepts; ``fp8`` covers every ``fp8_...``.
+        versions_follow: a run will report the versions, so a defect that hangs on an unknown one is not asked about.
 
     Raises:
         UserError: one of the recipes has no effective configuration on this cluster.
@@ -75,7 +77,7 @@ def check(
         *_mapping("version", baseline.versions, candidate.versions),
         *_environment(baseline.environment, candidate.environment),
         *_invariants(baseline, candidate, before, after),
-        *_defects(before, after),
+        *_defects(before, after, versions_follow=versions_follow),
     ]
     if not checks:
         checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
@@ -186,7 +188,7 @@ def _invariants(
         yield Check("configuration.layers", "reject", reason)
 
 
-def _defects(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Check]:
+def _defects(before: Mapping[str, Any], after: Mapping[str, Any], *, versions_follow: bool) -> Iterator[Check]:
     """Known defects the candidate brings in; those the baseline already has are noted only."""
     inherited, doubtful = defects.active(before)
     found, unknown = defects.active(after)
@@ -196,6 +198,6 @@ def _defects(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Ch
         advice = "the baseline has it too" if old else "avoid this combination or upgrade"
         yield Check(f"configuration.{defect.id}", outcome, f"{defect.title} ({defect.source}): {advice}.")
     for defect, name in unknown:
-        if not any(defect is other for other, _ in doubtful):
+        if not versions_follow and all(defect is not other for other, _ in doubtful):
             reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: name its version."
             yield Check(f"configuration.{defect.id}", "inconclusive", reason)

@@ -1,4 +1,4 @@
-"""The whole gate: on the reports of a campaign's runs, or on files a user names."""
+"""The whole gate on files a user names."""
 
 from __future__ import annotations
 
@@ -7,50 +7,17 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attune_lab.contracts import RunReport, UserError
+from attune_lab.contracts import UserError
 from attune_lab.gate import configuration, convergence
 from attune_lab.gate.curve import Curve
 from attune_lab.gate.curves_io import read_curve
-from attune_lab.gate.verdict import Check, Outcome, Verdict, judge
+from attune_lab.gate.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
     from simulator.hardware import ClusterSpec
 
 RECIPE_SUFFIXES = (".sh", ".yaml", ".yml")
-
-
-def judge_reports(
-    baseline: tuple[Recipe, RunReport],
-    candidate: tuple[Recipe, RunReport],
-    *,
-    cluster: ClusterSpec,
-    twins: Sequence[RunReport] = (),
-    approvals: Collection[str] = (),
-) -> Verdict:
-    """The verdict on two paired runs with their recipes.
-
-    Args:
-        baseline, candidate: recipe and report of a convergence run (20 steps from the same start).
-        twins: reports of further runs of the baseline.
-        approvals: settings whose change of numerics is accepted.
-    """
-    (old, old_run), (new, new_run) = baseline, candidate
-    settings = configuration.check(old, new, cluster=cluster, versions=new_run.versions, approvals=approvals)
-    ended: tuple[tuple[str, RunReport, Outcome], ...] = (
-        ("baseline", old_run, "inconclusive"),
-        ("candidate", new_run, "reject"),
-    )
-    failed = [
-        Check(f"convergence.{what}", outcome, f"The {what}'s convergence run ended as {run.status}: {run.message}")
-        for what, run, outcome in ended
-        if run.status != "ok" and not run.loss
-    ]
-    if failed:
-        return judge(settings.checks, failed)
-    repeats = [Curve.from_report(twin) for twin in twins if twin.status == "ok"]
-    curves = Curve.from_report(old_run), Curve.from_report(new_run)
-    return judge(settings.checks, convergence.check(*curves, repeats, change=settings.change))
 
 
 def run_gate(baseline: str, candidate: str, twins: Sequence[str] = (), approvals: Collection[str] = ()) -> Verdict:

@@ -19,6 +19,13 @@ from simulator.hardware import ClusterSpec
 
 Severity = Literal["error", "auto_fix", "warning"]
 
+_WRITTEN_AS = {
+    "vstages_per_rank": "vpp",
+    "sequence_parallel_stated": "sequence_parallel",
+    "cp_comm_types": "cp_comm_type",
+}
+"""Effective variables that stand for a setting under another name."""
+
 
 @dataclass(frozen=True)
 class Constraint:
@@ -125,6 +132,6 @@ def _fact(name: str, value: Any) -> str:
     if name == "world_size":
         return f"{value} GPUs"
     shown = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-    setting = registry().get(name)
+    setting = registry().get(_WRITTEN_AS.get(name, name))
     label = setting.flags[0] if setting and setting.flags else name
     return label if value is True and label.startswith("--") else f"{label} {shown}"

@@ -37,9 +37,9 @@ def _registry() -> Mapping[str, tuple[ModelShape, Published]]:
     registry = {}
     for name, entry in load_yaml("models.yaml").items():
         facts = entry.pop("published")
-        published = Published(source=entry.pop("source"), note=entry.pop("note", ""), **facts)
-        shape = ModelShape(name=name, **entry)
-        registry[name] = (shape, replace(published, digit_b=tuple(facts["digit_b"])))
+        digits = tuple(facts.pop("digit_b"))
+        printed = Published(**facts, digit_b=digits, source=entry.pop("source"), note=entry.pop("note", ""))
+        registry[name] = (ModelShape(name=name, **entry), printed)
     return MappingProxyType(registry)
 
 
@@ -74,7 +74,7 @@ def identify(shape: ModelShape) -> str | None:
     """Name of the registered model that ``shape`` is, or None.
 
     The name and the longest sequence may differ, the MTP layers may have been dropped and the vocabulary may
-    have been padded up (by less than 1 %, which covers every multiple frameworks pad to).
+    have been padded up (by at most 1 % and 1,024, which covers the multiples frameworks pad to).
     """
     for name, known in models().items():
         mtp_layers = 0 if shape.mtp_layers == 0 else known.mtp_layers

@@ -48,7 +48,7 @@ def test_measured_columns_change_nothing(column):
 
 
 def test_shape_columns_stand_in_for_a_model_outside_the_registry():
-    row = {**ROW, "model": "mine", "layers": "24", "hidden": "2048", "heads": "16", "ep": "", "etp": ""}
+    row = {**ROW, "model": "mine", "layers": "24", "hidden": "2048", "heads": "16", "vp": "", "ep": "", "etp": ""}
     shape = parse_point({**row, "knobs": "activation=gelu", "recompute": "full"}).shape
     assert (shape.ffn, shape.kv_heads, shape.head_dim, shape.gated_mlp) == (8192, 16, 128, False)
 

@@ -12,7 +12,7 @@ from simulator.physics import DEFAULT_PHYSICS, Physics
 from simulator.stages import stage_times
 
 H100 = parse_cluster("64xH100-SXM5-80GB")
-KERNEL_BENCHMARK = Physics(gemm_speed=1.0)
+KERNEL_BENCHMARK = Physics(gemm_speed=1.0, attention_speed=1.0)
 
 
 def llama(**columns):
@@ -35,7 +35,7 @@ def test_gemm_efficiency_by_width(n, published):
 @pytest.mark.parametrize(("seq", "published"), [(1024, 0.27), (2048, 0.42), (4096, 0.53), (8192, 0.58), (16384, 0.62)])
 def test_attention_efficiency_by_length(seq, published):
     """H100 BF16, head size 128, AIConfigurator vLLM table."""
-    rate = attention_flops_per_s(llama(), DEFAULT_PHYSICS, 128, np.array([float(seq)]))[0]
+    rate = attention_flops_per_s(llama(), KERNEL_BENCHMARK, 128, np.array([float(seq)]))[0]
     assert rate / H100.accelerator.peak_bf16_flops == pytest.approx(published, abs=0.04)
 
 

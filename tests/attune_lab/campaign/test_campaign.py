@@ -211,6 +211,17 @@ def test_a_twin_that_fails_is_replaced_by_a_third_baseline_run(tmp_path: Path) -
     assert labels[:5] == ["000-baseline", "001-baseline", "002-twin", "003-baseline", "004-search"]
 
 
+@pytest.mark.parametrize("spoilt", ["000-baseline", "001-baseline", "003-baseline"])
+def test_a_slow_node_under_the_baseline_makes_no_gain(tmp_path: Path, spoilt: str) -> None:
+    def script(recipe, steps, label):
+        return Outcome(step_time_s=1.2) if label == spoilt else quick_by_tp(recipe, steps, label)
+
+    result = campaign(tmp_path, edits=[{"tp": 2}], script=script)
+    assert result.gain_pct == pytest.approx(25)
+    assert result.noise_band_pct == pytest.approx(0.5)
+    assert ("003-baseline" in [run["label"] for run in result.runs]) == (spoilt != "003-baseline")
+
+
 def test_a_cluster_that_breaks_its_contract_is_named(tmp_path: Path) -> None:
     class Mislabelled(FakeCluster):
         def run(self, recipe, steps, *, label, step_limit_s=None):
