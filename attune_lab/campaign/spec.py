@@ -23,7 +23,8 @@ class CampaignSpec:
         budget: as asked for.
         tuner: its registered name.
         seed: of the tuner (and, on a simulated cluster, of the world).
-        options: options of the tuner and of the gate, JSON-ready (``policy``, switched-off rules, approvals …).
+        options: options of the tuner, JSON-ready (``policy``, switched-off rules …).
+        approvals: numerics changes the user accepts.
         carried_over: what was changed to make the recipe start here: mappings with ``key``, ``before``,
             ``after``, ``why``.
     """
@@ -36,6 +37,7 @@ class CampaignSpec:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     carried_over: Sequence[Mapping[str, Any]] = ()
+    approvals: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON-ready form, equal for equal specs (tuples become lists)."""
@@ -49,6 +51,7 @@ class CampaignSpec:
                     "tuner": self.tuner,
                     "seed": self.seed,
                     "options": dict(self.options),
+                    "approvals": list(self.approvals),
                     "carried_over": [dict(change) for change in self.carried_over],
                 }
             )
