@@ -35,6 +35,7 @@ class CampaignResult(BaseModel):
     tuner: str
     seed: int
     options: dict[str, Any]
+    approvals: tuple[str, ...]
     provenance: str
     carried_over: tuple[dict[str, Any], ...]
     shipped: dict[str, Any]
@@ -97,6 +98,7 @@ def build_result(
         tuner=spec.tuner,
         seed=spec.seed,
         options=dict(spec.options),
+        approvals=tuple(sorted(spec.approvals)),
         provenance=baseline.runs[0].provenance,
         carried_over=tuple(dict(change) for change in spec.carried_over),
         shipped=flat_settings(shipped),

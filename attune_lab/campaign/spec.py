@@ -36,8 +36,8 @@ class CampaignSpec:
     tuner: str
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
-    carried_over: Sequence[Mapping[str, Any]] = ()
     approvals: Sequence[str] = ()
+    carried_over: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON-ready form, equal for equal specs (tuples become lists)."""
@@ -51,7 +51,7 @@ class CampaignSpec:
                     "tuner": self.tuner,
                     "seed": self.seed,
                     "options": dict(self.options),
-                    "approvals": list(self.approvals),
+                    "approvals": sorted(self.approvals),
                     "carried_over": [dict(change) for change in self.carried_over],
                 }
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -121,12 +122,7 @@ class _Reader:
             if not isinstance(node, Command):
                 return None
             here = self._test(node)
-            if node.joiner == "&&":
-                outcome = False if False in (outcome, here) else None if None in (outcome, here) else True
-            elif node.joiner == "||":
-                outcome = True if True in (outcome, here) else None if None in (outcome, here) else False
-            else:
-                outcome = here
+            outcome = {"&&": _all, "||": _any}.get(node.joiner, lambda pair: pair[1])((outcome, here))
         return outcome
 
     def _skip(self, tokens: Iterable[Token], start: int, where: str) -> None:
@@ -240,7 +236,7 @@ class _Reader:
         fields = [field for word in words for field in self._fields(word)]
         texts = [_text(field) for field in fields]
         if texts[:1] == ["eval"] or any(text in ("-c", "-lc") for text in texts):
-            fields = [piece for field in fields for piece in _split(field)]
+            fields = [piece for field in fields for piece in _split([replace(c, quoted=False) for c in field])]
         if any(setting_of_flag(_text(field).partition("=")[0]) for field in fields):
             self.found.append(_Found(fields, prefix, words[0].start, node.list_start))
 
@@ -251,9 +247,7 @@ class _Reader:
         if not texts or texts[0] not in ("[", "[[", "test") or any(c.status == "dynamic" for _, f in fields for c in f):
             return None
         inner = texts[1:] if texts[0] == "test" else texts[1:-1]
-        negated = inner[:1] == ["!"]
-        outcome = _compare(inner[1:] if negated else inner)
-        return outcome if outcome is None else outcome != negated
+        return _any(_all(_negatable(test) for test in _cut(group, "&&")) for group in _cut(inner, "||"))
 
     def _tested(self, token: Token) -> list[_Scalar]:
         if token.operator:
@@ -395,7 +389,7 @@ def _split(scalar: Sequence[_Chunk]) -> list[_Scalar]:
     fields: list[list[_Chunk]] = []
     open_field = False
     for chunk in scalar:
-        if chunk.quoted:
+        if chunk.quoted or chunk.status != "known":
             if not open_field:
                 fields.append([])
             fields[-1].append(chunk)
@@ -446,11 +440,40 @@ def _without_launcher(fields: Sequence[_Scalar]) -> tuple[list[_Scalar], dict[st
     first_flag = next(i for i, text in enumerate(texts) if setting_of_flag(text.partition("=")[0]))
     begin = next((i + 1 for i in scripts), first_flag)
     counts: dict[str, int] = {}
-    for text, after in zip(texts[:begin], texts[1 : begin + 1], strict=False):
+    for text, after in pairwise([*texts[:begin], ""]):
         flag, _, value = text.partition("=")
         if flag in _LAUNCHER_COUNTS and (value or after).isdigit():
             counts[_LAUNCHER_COUNTS[flag]] = int(value or after)
     return list(fields[begin:]), counts
+
+
+def _all(outcomes: Iterable[bool | None]) -> bool | None:
+    """Conjunction where None is undecided."""
+    found = list(outcomes)
+    return False if False in found else None if None in found else True
+
+
+def _any(outcomes: Iterable[bool | None]) -> bool | None:
+    """Disjunction where None is undecided."""
+    found = list(outcomes)
+    return True if True in found else None if None in found else False
+
+
+def _cut(words: Sequence[str], separator: str) -> list[list[str]]:
+    groups: list[list[str]] = [[]]
+    for word in words:
+        if word == separator:
+            groups.append([])
+        else:
+            groups[-1].append(word)
+    return groups
+
+
+def _negatable(words: Sequence[str]) -> bool | None:
+    if words[:1] != ["!"]:
+        return _compare(words)
+    outcome = _compare(words[1:])
+    return None if outcome is None else not outcome
 
 
 def _compare(words: Sequence[str]) -> bool | None:

@@ -11,6 +11,10 @@ from attune_lab.recipe.recipe import Value
 from attune_lab.recipe.registry import registry
 from attune_lab.recipe.words import Edit, Launch, Region, Word, line_span, newline_of
 
+_RELATED = (
+    "layout", "comm", "memory", "kernels", "batch", "precision",
+    "moe", "optimizer", "model", "data", "checkpoint", "logging",
+)  # fmt: skip
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
 
 
@@ -148,10 +152,11 @@ def _added(launch: Launch, anchor: Region, words: tuple[str, ...]) -> Edit:
 
 
 def _anchor(interpreted: Interpreted, key: str, gone: set[str]) -> Region:
-    """The flag a new one goes before: the last of its group that stays."""
+    """The flag a new one goes before: the last one of its group, or of the next related group, that stays."""
     settings = registry()
+    related = [settings[key].group, *_RELATED]
     places = [
-        (other not in gone, settings[other].group == settings[key].group, occurrence.flag.regions[0])
+        (other not in gone, -related.index(settings[other].group), occurrence.flag.regions[0])
         for other, found in interpreted.occurrences.items()
         for occurrence in found
         if occurrence.flag.regions

@@ -311,7 +311,7 @@ class _Parser:
         joiner, list_start = "", None
         while self.index < len(self.tokens):
             token = self.tokens[self.index]
-            if token.operator or token.bare in ("{", "}", "then", "do", "!", "time") and token.bare not in stops:
+            if token.operator or (token.bare in ("{", "}", "then", "do", "!", "time") and token.bare not in stops):
                 self.index += 1
                 joiner = token.operator if token.operator in ("&&", "||", "|") else joiner
                 if token.operator in ("\n", ";", "&") and joiner not in ("&&", "||", "|"):

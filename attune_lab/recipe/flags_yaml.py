@@ -185,8 +185,8 @@ def _end(text: str, node: Node) -> int:
     """Where a node ends, without the blanks and comments the parser may count to it."""
     if isinstance(node, SequenceNode) and not node.flow_style and node.value:
         return _end(text, node.value[-1])
-    end: int = node.end_mark.index
-    return node.start_mark.index + len(text[node.start_mark.index : end].rstrip())
+    start: int = node.start_mark.index
+    return start + len(text[start : node.end_mark.index].rstrip())
 
 
 def _line(node: Node) -> int:

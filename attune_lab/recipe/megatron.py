@@ -60,6 +60,9 @@ def interpret(words: Sequence[Word]) -> Interpreted:
         if setting is None or spelling is None:
             carried[flag] = " ".join((inline, *(w.text for w in values)) if joined else (w.text for w in values))
         else:
+            taken = {"constant": 0, "value": 0 if joined else 1, "words": len(values)}[spelling.arity]
+            carried |= {word.text: "" for word in values[taken:] if not word.known}
+            values = (*values[:taken], *(word for word in values[taken:] if word.known))
             occurrence = Occurrence(spelling, words[index], values, bool(joined))
             value = _value(setting, occurrence, inline)
             if setting.key in settings and settings[setting.key] != value:
@@ -74,12 +77,14 @@ def interpret(words: Sequence[Word]) -> Interpreted:
 
 
 def stated(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """``settings`` without values that no flag can state because they are the default (``overlap_grad_reduce: False``)."""
-    return {
-        key: value
-        for key, value in settings.items()
-        if value is not None and not (value == registry()[key].default and spelling_for(registry()[key], value) is None)
+    """``settings`` without defaults that no flag can state, such as ``overlap_grad_reduce: False``."""
+    kept = {key: value for key, value in settings.items() if value is not None}
+    silent = {
+        key
+        for key, value in kept.items()
+        if (setting := registry().get(key)) and value == setting.default and spelling_for(setting, value) is None
     }
+    return {key: value for key, value in kept.items() if key not in silent}
 
 
 def spelling_for(setting: Setting, value: Value) -> Spelling | None:
@@ -140,9 +145,7 @@ def checked(setting: Setting, value: Value) -> Value:
 
 def _value(setting: Setting, occurrence: Occurrence, inline: str) -> Value:
     spelling, flag = occurrence.spelling, occurrence.flag
-    texts = (inline, *(w.text for w in occurrence.values)) if occurrence.joined else tuple(
-        w.text for w in occurrence.values
-    )  # fmt: skip
+    texts = (*((inline,) if occurrence.joined else ()), *(word.text for word in occurrence.values))
     if spelling.arity == "constant":
         if texts:
             raise UserError(f"line {flag.line}: {spelling.flag} takes no value, but '{texts[0]}' follows; remove one")

@@ -4,7 +4,7 @@
 # Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py
 # deepseek_v3_pretrain_256gpu_h100_bf16_32nodes_config
 # Ours: Recomputes every layer.
-# Model shape: the release's config.json; Optimizer values: arXiv 2412.19437 section 4.2 (peak 2.2e-4, 2,000 warm-
+# Model shape: the release's config.json. Optimizer values: arXiv 2412.19437 section 4.2 (peak 2.2e-4, 2,000 warm-
 # up steps, end 2.2e-5); its constant phase is left out, the horizon is 14.8T tokens.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

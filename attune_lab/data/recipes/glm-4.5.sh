@@ -4,7 +4,7 @@
 # Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b src/megatron/bridge/recipes/glm/h100/glm45.py
 # glm45_355b_pretrain_128gpu_h100_bf16_config
 # Ours: Selective recomputation with the default module, no interleaving, all-to-all dispatch, as published.
-# Model shape: the release's config.json; Learning rate: arXiv 2508.06471 section 2.4 (2.5e-4 to 2.5e-5, cosine);
+# Model shape: the release's config.json. Learning rate: arXiv 2508.06471 section 2.4 (2.5e-4 to 2.5e-5, cosine);
 # Adam as in the source, where the paper trained with Muon; horizon and warm-up are stand-ins.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

@@ -4,7 +4,7 @@
 # Source: AMD-AGI/Primus@fd1eeabbad15 examples/megatron/configs/MI355X/glm5-BF16-pretrain.yaml
 # Ours: All-to-all dispatch in place of the DeepEP of Primus-Turbo and natural in place of forced routing; first
 # and last stage of 9 layers, since 78 layers do not split evenly over 8 stages.
-# Model shape: the release's config.json; Learning rate, horizon and warm-up are stand-ins: the source trains for
+# Model shape: the release's config.json. Learning rate, horizon and warm-up are stand-ins: the source trains for
 # throughput only.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9
@@ -24,6 +24,7 @@ MODEL_ARGS=(
     --hidden-size 6144
     --ffn-hidden-size 12288
     --num-attention-heads 64
+    --kv-channels 64
     --max-position-embeddings 4096
     --vocab-size 154880
     --make-vocab-size-divisible-by 128

@@ -3,9 +3,9 @@
 #
 # Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b src/megatron/bridge/recipes/glm/h100/glm5.py
 # glm52_pretrain_416gpu_h100_bf16_config
-# Ours: Published for GLM-5.2, which shares the shape; distributed optimizer with overlap off, every layer
-# recomputed, as published.
-# Model shape: the release's config.json; Learning rate, horizon and warm-up are stand-ins: the source trains for
+# Ours: Published for GLM-5.2, which shares the shape; overlap off and every layer recomputed, as published;
+# micro-batches in groups of 16 per virtual stage, since 32 are no multiple of the 13 stages.
+# Model shape: the release's config.json. Learning rate, horizon and warm-up are stand-ins: the source trains for
 # throughput only.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9
@@ -30,6 +30,7 @@ MODEL_ARGS=(
     --hidden-size 6144
     --ffn-hidden-size 12288
     --num-attention-heads 64
+    --kv-channels 64
     --max-position-embeddings 4096
     --vocab-size 154880
     --make-vocab-size-divisible-by 128
@@ -102,6 +103,7 @@ PRECISION_ARGS=(
 PARALLEL_ARGS=(
     --tensor-model-parallel-size 1
     --pipeline-model-parallel-size 13
+    --microbatch-group-size-per-virtual-pipeline-stage 16
     --pipeline-model-parallel-layout "Et|t||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|ttttmL"
     --context-parallel-size 1
     --expert-model-parallel-size 32

@@ -5,7 +5,7 @@
 # gpt_oss_120b_pretrain_64gpu_h100_bf16_config
 # Ours: Natural routing in place of the forced balance of the source; a global batch of 1280: not the objective of
 # gpt-oss-120b.
-# Model shape: the release's config.json; Learning rate, horizon and warm-up are stand-ins: the source trains for
+# Model shape: the release's config.json. Learning rate, horizon and warm-up are stand-ins: the source trains for
 # throughput only.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

@@ -4,7 +4,7 @@
 # Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b src/megatron/bridge/perf_recipes/kimi/b200/kimi_k2.py
 # kimi_k2_pretrain_256gpu_b200_bf16_config
 # Ours: Natural routing in place of the forced balance of the source.
-# Model shape: the release's config.json; Learning rate: arXiv 2507.20534 section 2.5 (2e-4 constant, then cosine
+# Model shape: the release's config.json. Learning rate: arXiv 2507.20534 section 2.5 (2e-4 constant, then cosine
 # to 2e-5, 500 warm-up steps, weight decay 0.1); the horizon is 15.5T tokens.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

@@ -4,7 +4,7 @@
 # Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b src/megatron/bridge/recipes/kimi/h100/kimi_k2.py
 # kimi_k2_pretrain_512gpu_h100_bf16_config
 # Ours: Distributed Muon; no parameter-gather overlap, as published.
-# Model shape: the release's config.json; Learning rate: arXiv 2507.20534 section 2.5 (2e-4 constant, then cosine
+# Model shape: the release's config.json. Learning rate: arXiv 2507.20534 section 2.5 (2e-4 constant, then cosine
 # to 2e-5, 500 warm-up steps, weight decay 0.1); the horizon is 15.5T tokens.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

@@ -4,7 +4,7 @@
 # Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b src/megatron/bridge/perf_recipes/llama/gb200/llama31.py
 # llama31_405b_pretrain_256gpu_gb200_bf16_config
 # Ours: A global batch of 1536: not the objective of llama-3.1-405b.
-# Model shape: the release's config.json; Optimizer values: arXiv 2407.21783 section 3.4.1 (peak 8e-5, 8,000 warm-
+# Model shape: the release's config.json. Optimizer values: arXiv 2407.21783 section 3.4.1 (peak 8e-5, 8,000 warm-
 # up steps, cosine to 8e-7 over 1,200,000 steps).
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

@@ -4,7 +4,7 @@
 # Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b src/megatron/bridge/perf_recipes/llama/h100/llama31.py
 # llama31_405b_pretrain_512gpu_h100_fp8cs_config
 # Ours: FP8 with current scaling; else as llama-3.1-405b.
-# Model shape: the release's config.json; Optimizer values: arXiv 2407.21783 section 3.4.1 (peak 8e-5, 8,000 warm-
+# Model shape: the release's config.json. Optimizer values: arXiv 2407.21783 section 3.4.1 (peak 8e-5, 8,000 warm-
 # up steps, cosine to 8e-7 over 1,200,000 steps).
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

@@ -5,7 +5,7 @@
 # llama31_405b_pretrain_512gpu_h100_bf16_config
 # Ours: The user-buffer table of the source is left to Megatron-LM; classic checkpoints, which the overlapped
 # optimizer step needs.
-# Model shape: the release's config.json; Optimizer values: arXiv 2407.21783 section 3.4.1 (peak 8e-5, 8,000 warm-
+# Model shape: the release's config.json. Optimizer values: arXiv 2407.21783 section 3.4.1 (peak 8e-5, 8,000 warm-
 # up steps, cosine to 8e-7 over 1,200,000 steps).
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

@@ -5,7 +5,7 @@
 # Ours: Published for MiniMax-M2.5, which shares the shape; all-to-all dispatch in place of the DeepEP of Primus-
 # Turbo, natural in place of forced routing, and per-head query and key norms in place of full-width ones, for
 # which Megatron-LM has no flag.
-# Model shape: the release's config.json; Learning rate, horizon and warm-up are stand-ins: the source trains for
+# Model shape: the release's config.json. Learning rate, horizon and warm-up are stand-ins: the source trains for
 # throughput only.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

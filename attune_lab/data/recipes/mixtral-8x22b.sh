@@ -4,7 +4,7 @@
 # Source: yanring/Megatron-MoE-ModelZoo@e8650517d60d best_practice/mixtral/run_mixtral_8x22B.sh with
 # model_configs/benchmarking/Mixtral-8x22B.yaml (dropless command)
 # Ours: Dropless, natural routing.
-# Model shape: the release's config.json; Optimizer values: yanring/Megatron-MoE-ModelZoo@e8650517d60d
+# Model shape: the release's config.json. Optimizer values: yanring/Megatron-MoE-ModelZoo@e8650517d60d
 # model_configs/benchmarking/Mixtral-8x22B.yaml.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

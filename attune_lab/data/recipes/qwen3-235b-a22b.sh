@@ -5,7 +5,7 @@
 # qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config
 # Ours: Natural routing in place of the forced balance of the source; classic checkpoints, which the overlapped
 # optimizer step needs.
-# Model shape: the release's config.json; Learning rate, horizon and warm-up are stand-ins: the source trains for
+# Model shape: the release's config.json. Learning rate, horizon and warm-up are stand-ins: the source trains for
 # throughput only.
 #
 # stack: mcore=0.16 te=2.12 torch=2.9

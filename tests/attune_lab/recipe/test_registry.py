@@ -18,8 +18,9 @@ SETTINGS = list(registry().values())
 
 def test_it_covers_the_vocabulary():
     assert len(registry()) >= 200
-    vocabulary = """tp pp vpp layers_per_vstage cp ep etp mbs gbs seq_len num_layers hidden heads kv_groups kv_channels ffn
-        moe_ffn num_experts topk sequence_parallel use_distributed_optimizer overlap_grad_reduce overlap_param_gather
+    vocabulary = """tp pp vpp layers_per_vstage cp ep etp mbs gbs seq_len num_layers hidden heads kv_groups kv_channels
+        ffn moe_ffn num_experts topk sequence_parallel use_distributed_optimizer overlap_grad_reduce
+        overlap_param_gather
         grad_reduce_in_fp32 recompute_granularity recompute_method recompute_num_layers recompute_modules dispatcher
         flex_backend grouped_gemm moe_permute_fusion ep_overlap delay_wgrad shared_expert_overlap cuda_graph_impl
         cuda_graph_modules fp8 fp8_recipe fp8_param_gather tp_comm_overlap cross_entropy_fusion pp_layout

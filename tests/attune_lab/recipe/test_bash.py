@@ -1,0 +1,221 @@
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attune_lab.contracts import UserError
+from attune_lab.recipe.arithmetic import evaluate
+from attune_lab.recipe.bash import read_bash
+from attune_lab.recipe.files import load
+from attune_lab.recipe.megatron import interpret
+
+SCRIPTS = Path(__file__).parent / "scripts"
+REFUSED = {
+    "refused_positional": "line 3: the value $1 of --tensor-model-parallel-size is not set in this file",
+    "refused_undecidable": "line 3: --recompute-granularity stands inside an 'if' whose test needs a run",
+    "refused_two_commands": "lines 1 and 2 each start a training run",
+    "refused_missing_array": "line 2: ${MODEL_ARGS[@]} is defined nowhere in this file",
+    "refused_cycle": "line 4: the value $B of --num-layers is not set in this file",
+    "refused_loop": "line 1: --num-layers stands inside 'for'",
+}
+
+
+def settings(text: str) -> dict:
+    return dict(interpret(read_bash(text).words).settings)
+
+
+def test_arrays_comments_defaults_and_a_logging_block():
+    file = load(SCRIPTS / "arrays_official.sh")
+    assert dict(file.recipe.settings) == {
+        "num_layers": 16, "hidden": 1024, "heads": 16, "add_bias_linear": False, "masked_softmax_fusion": False,
+        "mbs": 2, "gbs": 64, "seq_len": 2048, "lr": 1e-4, "bf16": True, "log_interval": 1, "load": "$1",
+        "load_optim": False, "data_path": "$2",
+    }  # fmt: skip
+    assert file.gpus == 16
+    assert dict(file.recipe.carried) == {}
+    assert dict(file.recipe.environment) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def test_flags_in_strings_with_a_decidable_block_and_eval():
+    file = load(SCRIPTS / "option_strings.sh")
+    expected = {
+        "tp": 4,
+        "pp": 2,
+        "seq_len": 4096,
+        "gbs": 64,
+        "sequence_parallel": True,
+        "num_layers": 24,
+        "hidden": 2048,
+    }
+    assert expected.items() <= dict(file.recipe.settings).items()
+    assert dict(file.recipe.carried) == {"--tensorboard-dir": "logs/tp4"}
+    assert file.gpus == 8
+
+
+def test_environment_before_the_command():
+    recipe = load(SCRIPTS / "environment_prefix.sh").recipe
+    assert dict(recipe.environment) == {
+        "NCCL_NVLS_ENABLE": "0", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "COMMENT": "best so far",
+    }  # fmt: skip
+    assert recipe.settings["recompute_modules"] == ("moe_act", "layernorm")
+    assert recipe.settings["flex_backend"] == "deepep"
+    assert recipe.settings["force_load_balancing"] is True
+
+
+def test_a_sibling_file_is_included_and_what_lies_outside_is_not(tmp_path):
+    file = load(SCRIPTS / "sourced_model.sh")
+    assert file.recipe.settings["moe_layer_freq"] == "([0]*1+[1]*3)"
+    assert file.recipe.settings["recompute_granularity"] == "full"
+    assert file.recipe.carried["--max-tokens-per-gpu"] == "16384"
+    with pytest.raises(UserError, match="included"):
+        file.render(file.recipe.with_settings({"hidden": 512}))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "outside.sh").write_text("MODEL_ARGS=(--num-layers 2)\n")
+    (folder / "run.sh").write_text("source ../outside.sh\ntorchrun p.py ${MODEL_ARGS[@]} --hidden-size 8\n")
+    with pytest.raises(UserError, match="is defined nowhere"):
+        load(folder / "run.sh")
+    (folder / "again.sh").write_text("source again.sh\ntorchrun p.py --num-layers 2\n")
+    with pytest.raises(UserError, match="include each other"):
+        load(folder / "again.sh")
+
+
+def test_srun_with_the_command_in_a_string_and_a_heredoc():
+    file = load(SCRIPTS / "srun_shell.sh")
+    assert file.recipe.settings["layers_per_vstage"] == 1
+    assert "tp" not in file.recipe.settings
+    assert file.gpus == 32
+    assert dict(file.recipe.versions) == {"IMAGE": "nvcr.io/nvidia/pytorch:25.09-py3"}
+
+
+def test_nested_defaults_appended_arrays_and_tests():
+    recipe = load(SCRIPTS / "nested_defaults.sh").recipe
+    assert dict(recipe.settings) == {
+        "num_layers": 2, "tp": 2, "lr": 1e-4, "use_distributed_optimizer": True, "sequence_parallel": True,
+        "moe_layer_freq": "([0]*1+[1]*1)",
+    }  # fmt: skip
+
+
+def test_an_elif_chain_and_a_command_behind_and():
+    file = load(SCRIPTS / "chained.sh")
+    assert dict(file.recipe.settings) == {"num_layers": 2, "bf16": True}
+    assert dict(file.recipe.carried) == {"$EXTRA_ARGS": ""}
+
+
+@pytest.mark.parametrize(("name", "message"), REFUSED.items())
+def test_what_cannot_be_known_is_refused_in_one_sentence(name, message):
+    with pytest.raises(UserError) as caught:
+        load(SCRIPTS / f"{name}.sh")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--num-layers 2 --num-layers 3", "lines 1 and 1 contradict each other"),
+        ("--num-layers 2 --bf16 --fp16", "'--bf16' and '--fp16'"),
+        ("--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2", "contradict"),
+        ("--num-layers two", "takes a value of type int, not 'two'"),
+        ("--num-layers", "needs a value"),
+        ("--num-layers 2 3", "takes one value"),
+        ("--num-layers 2 --bf16 true", "takes no value"),
+        ("--num-layers 2 --lr nan", "takes a value of type float"),
+        ("--num-layers 2 --moe-token-dispatcher-type fast", "takes allgather or alltoall"),
+        ("--num-layers $(nproc)", "is not set in this file"),
+        ('--num-layers "2', 'the quote " is never closed'),
+        ("--num-layers ${X", "'{' is never closed"),
+    ],
+)
+def test_wrong_flags_name_the_line(flags, message):
+    with pytest.raises(UserError) as caught:
+        settings(f"torchrun pretrain_gpt.py {flags}\n")
+    assert message in str(caught.value)
+    assert "line" in str(caught.value)
+
+
+def test_a_repeated_flag_with_one_value_is_no_contradiction():
+    assert settings("torchrun p.py --num-layers 2 --num-layers 2") == {"num_layers": 2}
+
+
+def test_exponential_variables_and_deep_nesting_are_refused():
+    doubling = (
+        "A0=xxxxxxxxxx\n" + "".join(f"A{i + 1}=$A{i}$A{i}\n" for i in range(40)) + "torchrun p.py --num-layers $A40\n"
+    )
+    with pytest.raises(UserError, match="expand to more than"):
+        settings(doubling)
+    with pytest.raises(UserError, match="nested too deeply"):
+        settings("torchrun p.py --num-layers " + "${A:-" * 60 + "2" + "}" * 60 + "\n")
+    with pytest.raises(UserError, match="nested too deeply"):
+        settings("if [ a ]; then\n" * 60 + "torchrun p.py --num-layers 2\n" + "fi\n" * 60)
+
+
+def test_nothing_is_executed(tmp_path):
+    mark = tmp_path / "mark"
+    text = f"X=$(touch {mark})\n`touch {mark}`\ntouch {mark}\ntorchrun p.py --num-layers 2 --save $(touch {mark})\n"
+    assert settings(text)["num_layers"] == 2
+    assert not mark.exists()
+
+
+numbers = st.integers(-50, 50)
+expressions = st.recursive(
+    numbers.map(lambda n: f"({n})"),
+    lambda inner: st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map(lambda t: f"({t[0]}{t[1]}{t[2]})"),
+    max_leaves=8,
+)
+
+
+@given(expressions)
+def test_arithmetic_is_that_of_integers(expression):
+    plain = evaluate(expression, lambda name: None)
+    assert plain == sum_of(expression)
+
+
+def sum_of(expression: str) -> int:
+    """An independent reading: fold the fully bracketed expression from the inside."""
+    stack: list = []
+    number = ""
+    for char in expression:
+        if char.isdigit() or (char == "-" and (not stack or stack[-1] == "(") and not number):
+            number += char
+        elif char == "(":
+            stack.append("(")
+        elif char == ")":
+            if number:
+                stack.append(int(number))
+                number = ""
+            items = []
+            while stack[-1] != "(":
+                items.append(stack.pop())
+            stack.pop()
+            if len(items) == 3:
+                right, operator, left = items
+                items = [{"+": left + right, "-": left - right, "*": left * right}[operator]]
+            stack.append(items[0])
+        else:
+            stack.append(char)
+    return stack[0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("TP*8", 32),
+        ("$TP * (2+3) % 7", 6),
+        ("-7/2", -3),
+        ("7/0", None),
+        ("TP > 2", None),
+        ("UNSET+1", None),
+        ("", None),
+    ],
+)
+def test_arithmetic_with_variables(expression, value):
+    assert evaluate(expression, {"TP": 4}.get) == value
+
+
+@given(st.text(alphabet="ab${}[]()'\"\\`=:-@ \n#<>|&;*1", max_size=60))
+def test_any_text_is_read_or_refused_as_user_error(text):
+    with suppress(UserError):
+        settings(text + "\ntorchrun p.py --num-layers 2\n")
