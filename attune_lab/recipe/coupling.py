@@ -44,9 +44,9 @@ def settle(edited: Recipe, before: Recipe, *, baseline: Recipe, explicit: Set[st
 def _sizes(now: Mapping[str, Any], then: Mapping[str, Any], edited: Recipe) -> dict[str, Value]:
     """Sequence parallelism comes and goes with TP; an ETP that was inherited keeps its size when TP moves."""
     edits: dict[str, Value] = {}
-    if now["tp"] == 1:
+    if now["tp"] == 1 < then["tp"]:
         edits |= {"sequence_parallel": None, "tp_comm_overlap": None}
-    elif then["tp"] == 1:
+    elif then["tp"] == 1 < now["tp"]:
         edits["sequence_parallel"] = True
     if now["tp"] != then["tp"] and now["num_experts"] and edited.settings.get("etp") is None:
         edits["etp"] = then["etp"]
@@ -56,9 +56,9 @@ def _sizes(now: Mapping[str, Any], then: Mapping[str, Any], edited: Recipe) -> d
 def _overlaps(now: Mapping[str, Any]) -> dict[str, Value]:
     """Overlaps that cannot live without another are dropped with it."""
     edits: dict[str, Value] = {}
-    if not now["overlap_grad_reduce"]:
+    if now["overlap_param_gather"] and not now["overlap_grad_reduce"]:
         edits["overlap_param_gather"] = None
-    if not now["ep_overlap"]:
+    if now["delay_wgrad"] and not now["ep_overlap"]:
         edits["delay_wgrad"] = None
     return edits
 
