@@ -112,9 +112,9 @@ class SearchSpace:
         """Why ``recipe`` may not run: rules of the stack it breaks, and changes that leave the space."""
         try:
             settings = effective(recipe, self._cluster)
+            broken = [finding.message for finding in violations(settings) if finding.severity == "error"]
         except UserError as error:
             return [str(error)]
-        broken = [finding.message for finding in violations(settings) if finding.severity == "error"]
         outside = [
             f"{key} = {value} is outside the search space"
             for key, parameter in self.parameters.items()
@@ -130,11 +130,12 @@ class SearchSpace:
 
     def _refusal(self, name: str) -> str:
         setting = registry().get(name)
+        label = setting.flags[0] if setting is not None and setting.flags else name
         if setting is not None and setting.cls == "objective-changing":
-            return f"{setting.flags[0]} differs from the baseline, which changes the training objective"
+            return f"{label} differs from the baseline, which changes the training objective"
         if setting is not None and setting.cls == "numerics-changing":
-            return f"{setting.flags[0]} differs from the baseline, which changes the numerics and was not approved"
-        return f"{name} differs from the baseline and is not in the search space"
+            return f"{label} differs from the baseline, which changes the numerics and was not approved"
+        return f"{label} differs from the baseline and is not in the search space"
 
     def neighbours(self, recipe: Recipe, key: str) -> tuple[Value, ...]:
         """Other values to try: the next smaller and larger of an ordered parameter, else every other choice."""

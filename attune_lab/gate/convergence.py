@@ -52,6 +52,12 @@ class Band:
     bias: float
     norm: float
 
+    def widened(self, by: Band) -> Band:
+        """The band with another's limits added."""
+        return Band(self.step_1 + by.step_1, self.envelope + by.envelope, self.bias + by.bias, self.norm + by.norm)
+
+
+NO_ALLOWANCE = Band(0.0, 0.0, 0.0, 0.0)
 
 BANDS = {
     Change.SAME_KERNELS: Band(1e-5, 1e-3, 1e-4, 0.002),
@@ -66,7 +72,12 @@ weights stay below 1.3e-4 at step 1, 5e-4 as largest and 2.1e-4 as mean differen
 
 
 def check(
-    baseline: Curve, candidate: Curve, twins: Sequence[Curve] = (), *, change: Change | None = None
+    baseline: Curve,
+    candidate: Curve,
+    twins: Sequence[Curve] = (),
+    *,
+    change: Change | None = None,
+    allowance: Band = NO_ALLOWANCE,
 ) -> list[Check]:
     """The checks of ``candidate`` against ``baseline``.
 
@@ -75,31 +86,23 @@ def check(
         twins: further runs of the baseline, or of legitimate variants of it, from the same start.
         change: the kind of change, when the recipes are known. When it is None, `MANY_TWINS` twins are taken as
             evidence of what is legitimate, and fewer leave the limits of `Change.REORDERED`.
+        allowance: how much further the runs may part because the candidate leaves a defect of the baseline.
     """
     if unusable := _unusable(baseline, candidate, twins):
         return [unusable]
     spike = _first_spike([baseline, *twins])
     steps = _shared(baseline, candidate, spike)
     if steps.size < MIN_STEPS:
-        return [
-            _open(
-                "steps", f"Only {steps.size} comparable steps; run both for {PROBE_STEPS} steps without a loss spike."
-            )
-        ]
+        advice = f"run both for {PROBE_STEPS} steps without a loss spike"
+        return [_open("steps", f"Only {steps.size} comparable steps; {advice}.")]
     calibrated = change is None and len(twins) >= MANY_TWINS
-    band = BANDS[Change.SAME_KERNELS if calibrated else change or Change.REORDERED]
+    band = BANDS[Change.SAME_KERNELS if calibrated else change or Change.REORDERED].widened(allowance)
     base, cand = baseline.at(steps), candidate.at(steps)
     common = [(twin, shared) for twin in twins if (shared := _shared(baseline, twin, spike)).size]
     pairs = [(baseline.at(shared), twin.at(shared)) for twin, shared in common]
-    checks = [
-        _length(baseline, candidate),
-        _step_1(base, cand, pairs, band),
-        _envelope(base, cand, pairs, band),
-        _bias(base, cand, pairs, band),
-    ]
-    names = sorted(set(base.norms) & set(cand.norms))
-    norms = [_norm(name, base, cand, pairs, band) for name in names]
-    return [c for c in (*checks, *norms) if c is not None]
+    losses = [test(base, cand, pairs, band) for test in (_step_1, _envelope, _bias)]
+    norms = [_norm(name, base, cand, pairs, band) for name in sorted(set(base.norms) & set(cand.norms))]
+    return [c for c in (_length(baseline, candidate), *losses, *norms) if c is not None]
 
 
 def _shared(a: Curve, b: Curve, before: float) -> Ints:
@@ -256,27 +259,33 @@ def _bias(base: Curve, cand: Curve, pairs: Pairs, band: Band) -> Check:
     return Check("convergence.bias", "pass", f"The mean difference is {mean:+.1e} (limit {limit:.1e}).", figures)
 
 
-def _log_ratio(name: str, base: Curve, other: Curve) -> float | None:
-    """log(other / base) of a norm at the first step both record, inf when only one of them is 0."""
+def _log_ratio(name: str, base: Curve, other: Curve) -> tuple[float, float] | None:
+    """log(other / base) of a norm at the first step both record, and what printing alone can make of it.
+
+    The ratio is infinite when only one of them is 0.
+    """
     if name not in base.norms or name not in other.norms:
         return None
     a, b = base.norms[name], other.norms[name]
     both = np.flatnonzero(np.isfinite(a) & ~np.isnan(b))
     if not both.size:
         return None
-    first, second = float(a[both[0]]), float(b[both[0]])
+    at = both[0]
+    first, second = float(a[at]), float(b[at])
     if first <= 0 or second <= 0:
-        return 0.0 if first == second else np.inf
-    return float(np.log(second / first))
+        return (0.0 if first == second else np.inf), 0.0
+    quanta = sum(float(c.norm_quanta[name][at]) for c in (base, other) if name in c.norm_quanta)
+    return float(np.log(second / first)), quanta / 2 / min(first, second)
 
 
 def _norm(name: str, base: Curve, cand: Curve, pairs: Pairs, band: Band) -> Check | None:
     """A gradient or update norm at the first recorded step: constant factors that Adam hides from the loss."""
-    ratio = _log_ratio(name, base, cand)
-    if ratio is None:
+    found = _log_ratio(name, base, cand)
+    if found is None:
         return None
-    seen = [abs(r) for b, t in pairs if (r := _log_ratio(name, b, t)) is not None]
-    limit = max([band.norm, *(TWIN_FACTOR * r for r in seen)])
+    ratio, printing = found
+    seen = [abs(r[0]) for b, t in pairs if (r := _log_ratio(name, b, t)) is not None]
+    limit = max([band.norm, *(TWIN_FACTOR * r for r in seen)]) + printing
     proof = limit if len(seen) >= MANY_TWINS else max(limit, OPEN_NORM_RATIO)
     figures = {"ratio": float(np.exp(ratio)), "limit": float(np.exp(limit))}
     label, key = name.replace("grad_norm", "gradient norm").replace("_", " "), f"convergence.{name}"

@@ -25,12 +25,14 @@ class Curve:
         loss: language-model loss; not finite where the run diverged.
         quantum: distance between neighbouring printable losses (0 where the value was not printed).
         norms: ``grad_norm``, ``grad_norm.GROUP``, ``update_norm`` -> values, nan where not recorded.
+        norm_quanta: the quantum of each printed norm; a norm that was not printed has none.
     """
 
     steps: Ints
     loss: Floats
     quantum: Floats
     norms: Mapping[str, Floats] = field(default_factory=dict)
+    norm_quanta: Mapping[str, Floats] = field(default_factory=dict)
 
     @classmethod
     def from_report(cls, report: RunReport) -> Curve:
@@ -44,4 +46,5 @@ class Curve:
         """The curve at some of its own steps."""
         index = np.searchsorted(self.steps, steps)
         norms = {name: values[index] for name, values in self.norms.items()}
-        return Curve(self.steps[index], self.loss[index], self.quantum[index], norms)
+        quanta = {name: values[index] for name, values in self.norm_quanta.items()}
+        return Curve(self.steps[index], self.loss[index], self.quantum[index], norms, quanta)

@@ -136,7 +136,8 @@ def _curve(rows: Iterable[Row], file: Path) -> Curve:
     names = [n for n in rows[0] if n in ("grad_norm", "update_norm") or n.startswith("grad_norm.")]
     norms = {n: np.array([_number(by_step[s][n] or "nan", n, file) for s in steps]) for n in names}
     recorded = {n: values for n, values in norms.items() if not np.isnan(values).all()}
-    return Curve(np.array(steps), loss, _quanta(texts), recorded)
+    quanta = {n: _quanta([by_step[s][n] or "nan" for s in steps]) for n in recorded}
+    return Curve(np.array(steps), loss, _quanta(texts), recorded, quanta)
 
 
 def _number(text: str, column: str, file: Path) -> float:

@@ -1,8 +1,8 @@
 """A public recipe carried over to a cluster it was not written for, by stated minimal rules.
 
 The batch, the sequence, the number format and everything else that defines the training stay. Among all layouts
-that can start and are predicted to fit, the one that moves the sizes least is taken; then the least
-recomputation, then the allocator and the optimizer; ties go to the fastest.
+that can start and are predicted to fit, the one that moves the sizes least is taken; memory is then saved by the least
+recomputation that helps, and only where none does by the allocator and the optimizer; ties go to the fastest.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ MEMORY_LIMIT = 0.88
 
 _MAX_LAYOUTS = 3000
 _ALLOCATOR: Edits = {"env.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+_SAVERS = frozenset({"recompute", "optimizer_offload", *_ALLOCATOR})
 _LABELS = {
     "tp": "tensor parallelism", "pp": "pipeline parallelism", "cp": "context parallelism",
     "ep": "expert parallelism", "etp": "expert tensor parallelism", "vpp": "virtual pipeline stages",
@@ -61,15 +62,14 @@ def carry_over(recipe: Recipe, cluster: ClusterSpec, cost_model: CostModel) -> C
     if _fits(original):
         return CarriedOver(recipe, ())
     space = SearchSpace(recipe, cluster)
-    levels = _savings(space)
+    savings = _savings(space)
     smallest = math.inf
     for layouts in _layouts_by_distance(space):
-        # The two leanest ways tell whether a layout can fit at all; the deepest may clash with CUDA graphs.
-        leanest = _estimated(space, cost_model, [{**edits, **level[-1]} for edits in layouts for level in levels[-2:]])
+        leanest = _leanest(space, cost_model, layouts, savings[-1])
         smallest = min([smallest, *(estimate.peak_memory_bytes for _, estimate in leanest)])
         if not any(_fits(estimate) for _, estimate in leanest):
             continue
-        for way in itertools.chain.from_iterable(levels):
+        for way in itertools.chain.from_iterable(savings):
             group = _estimated(space, cost_model, [{**edits, **way} for edits in layouts])
             fitting = [pair for pair in group if _fits(pair[1])]
             if fitting:
@@ -101,26 +101,41 @@ def _layouts_by_distance(space: SearchSpace) -> Iterator[list[Edits]]:
 
 
 def _savings(space: SearchSpace) -> list[list[Edits]]:
-    """Ways to save memory, least intrusive first: for each level of recomputation, without and with other means."""
+    """Ways to save memory, least intrusive first: the levels of recomputation, without and with other means."""
     choices = space.parameters["recompute"].choices
     deeper = choices[choices.index(space.value(space.baseline, "recompute")) + 1 :]
     recompute: list[Edits] = [{}, *({"recompute": level} for level in deeper)]
     shares = ("half", "all") if "optimizer_offload" in space.parameters else ()
     others: list[Edits] = [{}, _ALLOCATOR, *({**_ALLOCATOR, "optimizer_offload": share} for share in shares)]
-    return [[{**level, **other} for other in others] for level in recompute]
+    return [[{**level, **other} for level in recompute] for other in others]
+
+
+def _leanest(
+    space: SearchSpace, cost_model: CostModel, layouts: Sequence[Edits], levels: Sequence[Edits]
+) -> list[tuple[Recipe, Estimate]]:
+    """What ``layouts`` need at the deepest of ``levels`` that can start: deep ones clash with graphs and overlaps."""
+    for level in reversed(levels):
+        startable = _estimated(space, cost_model, [{**edits, **level} for edits in layouts])
+        if startable:
+            return startable
+    return []
 
 
 def _changes(space: SearchSpace, after: Recipe, original: Estimate, cluster: ClusterSpec) -> tuple[Change, ...]:
-    cause = (
-        f"as published it cannot start on {cluster.name}"
-        if original.problems
-        else f"as published it is predicted to need {_gib(original.peak_memory_bytes)} of "
-        f"{_gib(original.memory_capacity_bytes)} on {cluster.name}"
-    )
+    limit = f"{MEMORY_LIMIT:.0%} of {_gib(original.memory_capacity_bytes)}"
+    saving = f"keeps the predicted peak of every stage within {limit}"
+    if original.problems:
+        sizing = f"as published it cannot start on {cluster.name}"
+    else:
+        sizing = f"as published it is predicted to need {_gib(original.peak_memory_bytes)} where {limit} may be used"
     return tuple(
-        Change(key, old, new, f"{_LABELS.get(key, space.parameters[key].label)} from {old} to {new}: {cause}")
+        Change(key, old, new, f"{_label(space, key)} from {old} to {new}: {saving if key in _SAVERS else sizing}")
         for key, (old, new) in space.changed(space.baseline, after).items()
     )
+
+
+def _label(space: SearchSpace, key: str) -> str:
+    return _LABELS.get(key, space.parameters[key].label)
 
 
 def _refusal(original: Estimate, cluster: ClusterSpec, best_peak: float) -> str:

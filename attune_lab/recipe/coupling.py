@@ -30,9 +30,12 @@ def settle(edited: Recipe, before: Recipe, *, baseline: Recipe, explicit: Set[st
     """
     now, then = effective(edited, cluster), effective(before, cluster)
     edits: dict[str, Value] = {**_sizes(now, then, edited), **_overlaps(now)}
-    if _split_moves(now, then, explicit):
-        edits |= _split(now, then, explicit, effective(baseline, cluster), baseline)
-    kept = explicit - {"vpp"}  # its value is kept, but a layout string may have to spell it
+    chunks = _wanted_chunks(now, then, explicit)
+    if _split_moves(now, then, chunks):
+        edits |= _split(now, chunks, explicit, effective(baseline, cluster), baseline)
+    else:
+        edits |= {key: before.settings.get(key) for key in SPLIT_KEYS}
+    kept = explicit - set(SPLIT_KEYS)  # `_split` heeds what was asked for, though a layout string may spell it
     edited = edited.with_settings({key: value for key, value in edits.items() if key not in kept})
     variables = _variables(effective(edited, cluster))
     return edited.with_environment({k: v for k, v in variables.items() if f"env.{k}" not in explicit})
@@ -41,9 +44,9 @@ def settle(edited: Recipe, before: Recipe, *, baseline: Recipe, explicit: Set[st
 def _sizes(now: Mapping[str, Any], then: Mapping[str, Any], edited: Recipe) -> dict[str, Value]:
     """Sequence parallelism comes and goes with TP; an ETP that was inherited keeps its size when TP moves."""
     edits: dict[str, Value] = {}
-    if now["tp"] == 1:
+    if now["tp"] == 1 < then["tp"]:
         edits |= {"sequence_parallel": None, "tp_comm_overlap": None}
-    elif then["tp"] == 1:
+    elif then["tp"] == 1 < now["tp"]:
         edits["sequence_parallel"] = True
     if now["tp"] != then["tp"] and now["num_experts"] and edited.settings.get("etp") is None:
         edits["etp"] = then["etp"]
@@ -53,50 +56,55 @@ def _sizes(now: Mapping[str, Any], then: Mapping[str, Any], edited: Recipe) -> d
 def _overlaps(now: Mapping[str, Any]) -> dict[str, Value]:
     """Overlaps that cannot live without another are dropped with it."""
     edits: dict[str, Value] = {}
-    if not now["overlap_grad_reduce"]:
+    if now["overlap_param_gather"] and not now["overlap_grad_reduce"]:
         edits["overlap_param_gather"] = None
-    if not now["ep_overlap"]:
+    if now["delay_wgrad"] and not now["ep_overlap"]:
         edits["delay_wgrad"] = None
     return edits
 
 
-def _split_moves(now: Mapping[str, Any], then: Mapping[str, Any], explicit: Set[str]) -> bool:
-    return now["pp"] != then["pp"] or bool(explicit & set(SPLIT_KEYS))
+def _wanted_chunks(now: Mapping[str, Any], then: Mapping[str, Any], explicit: Set[str]) -> int:
+    """Virtual stages per rank after the edit, however they were spelled before it; 1 without a pipeline."""
+    wanted = now["vstages_per_rank"] if "vpp" in explicit else then["vpp"]
+    return int(wanted or 1) if now["pp"] > 1 else 1
+
+
+def _split_moves(now: Mapping[str, Any], then: Mapping[str, Any], chunks: int) -> bool:
+    same = all(now[key] == then[key] for key in ("pp", "account_embedding", "account_loss"))
+    return not same or chunks != (then["vpp"] or 1)
 
 
 def _split(
-    now: Mapping[str, Any], then: Mapping[str, Any], explicit: Set[str], original: Mapping[str, Any], baseline: Recipe
+    now: Mapping[str, Any], chunks: int, explicit: Set[str], original: Mapping[str, Any], baseline: Recipe
 ) -> dict[str, Value]:
     """The stage split for the new pipeline sizes."""
-    pp = now["pp"]
-    chunks = (now["vstages_per_rank"] if "vpp" in explicit else then["vpp"]) or 1 if pp > 1 else 1
-    accounts = {"account_embedding", "account_loss"} & explicit
-    if not accounts and (pp, chunks) == (original["pp"], original["vpp"] or 1):
-        return {key: baseline.settings.get(key) for key in SPLIT_KEYS}
     flags = (bool(now["account_embedding"]), bool(now["account_loss"]))
-    legal = split_settings(now["num_layers"], pp, chunks, flags=flags, mtp_layers=now["mtp_num_layers"] or 0)
-    if accounts:  # what was asked for stands, and the constraints say whether it can
-        legal |= {"pp_layout": None, "vpp": chunks if chunks > 1 else None}
-    return legal
+    asked = bool({"account_embedding", "account_loss"} & explicit)
+    again = (now["pp"], chunks) == (original["pp"], original["vpp"] or 1)
+    if again and (not asked or flags == (original["account_embedding"], original["account_loss"])):
+        return {key: baseline.settings.get(key) for key in SPLIT_KEYS}
+    mtp_layers = now["mtp_num_layers"] or 0
+    return split_settings(now["num_layers"], now["pp"], chunks, flags=flags, keep_flags=asked, mtp_layers=mtp_layers)
 
 
-def split_settings(layers: int, pp: int, chunks: int, *, flags: tuple[bool, bool], mtp_layers: int) -> dict[str, Value]:
-    """Settings that spread ``layers`` legally over ``pp`` ranks of ``chunks`` virtual stages.
+def split_settings(
+    layers: int, pp: int, chunks: int, *, flags: tuple[bool, bool], keep_flags: bool = False, mtp_layers: int = 0
+) -> dict[str, Value]:
+    """Settings that spread ``layers`` over ``pp`` ranks of ``chunks`` virtual stages.
 
     The embedding and loss count as layers as in ``flags`` where that divides, else neither or both where one of
-    these does, else a layout string places every layer. With more virtual stages than layers there is no legal
-    split.
+    these does, else a layout string places every layer. With ``keep_flags`` set flags stay, and with more virtual
+    stages than layers nothing is legal: then the plain split is written and the constraints refuse it.
     """
     parts = pp * chunks
-    split: dict[str, Value] = dict.fromkeys(SPLIT_KEYS)
     legal = account_flags(layers, parts)
-    for embedding, loss in (flags, (False, False), (True, True)):
-        if (embedding, loss) in legal:
-            accounts = {"account_embedding": embedding or None, "account_loss": loss or None}
-            return {**split, **accounts, "vpp": chunks if chunks > 1 else None}
-    if layers < parts:  # more chunks than layers: nothing legal to write, the constraints say so
-        return {**split, "vpp": chunks if chunks > 1 else None}
-    return {**split, "pp_layout": even_layout(layers, parts, mtp_layers=mtp_layers)}
+    plain: dict[str, Value] = {**dict.fromkeys(SPLIT_KEYS), "vpp": chunks if chunks > 1 else None}
+    for embedding, loss in (flags,) if keep_flags else (flags, (False, False), (True, True)):
+        if (embedding, loss) in legal or (keep_flags and (embedding or loss)):
+            return {**plain, "account_embedding": embedding or None, "account_loss": loss or None}
+    if layers < parts:
+        return plain
+    return {**plain, "vpp": None, "pp_layout": even_layout(layers, parts, mtp_layers=mtp_layers)}
 
 
 def account_flags(layers: int, parts: int) -> list[tuple[bool, bool]]:

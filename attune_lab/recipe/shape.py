@@ -11,7 +11,7 @@ from typing import Any
 from attune_lab.contracts import UserError
 from attune_lab.recipe.recipe import Recipe
 from attune_lab.recipe.registry import registry
-from simulator.models import ModelShape, identify
+from simulator.models import ModelShape, identify, models
 
 _TERM = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
@@ -75,7 +75,27 @@ def shape_of(recipe: Recipe) -> ModelShape:
         **_experts(values, layers),
         **_window(values),
     )
-    return replace(shape, name=identify(shape) or "custom")
+    return _named(shape)
+
+
+@lru_cache(maxsize=256)
+def _named(shape: ModelShape) -> ModelShape:
+    """``shape`` under its name when it is a known model.
+
+    What a launch line cannot say (a query-key norm over the full width, a router bias, the nominal head size of
+    MLA) is taken from the known model that the shape otherwise equals.
+    """
+    for known in (shape, *models().values()):
+        unsaid: dict[str, Any] = {"router_bias": known.router_bias}
+        if shape.qk_norm != "none" != known.qk_norm:
+            unsaid["qk_norm"] = known.qk_norm
+        if shape.attention == "mla":
+            unsaid["head_dim"] = known.head_dim
+        alike = replace(shape, **unsaid)
+        name = identify(alike)
+        if name is not None and known.name in (name, shape.name):
+            return replace(alike, name=name)
+    return shape
 
 
 def _ffn(values: Mapping[str, Any]) -> int:

@@ -108,3 +108,13 @@ def test_the_envelope_covers_what_it_was_fitted_to(spread):
     steps = np.arange(1, len(spread) + 1)
     a, b = fit_envelope(steps, np.array(spread))
     assert np.all(np.array(spread) <= a * steps.astype(float) ** b * (1 + 1e-9))
+
+
+def test_a_norm_printed_with_few_digits_is_not_held_to_more():
+    def printed(norm, quanta):
+        return Curve(STEPS, LOSS, np.zeros(20), {"grad_norm": np.full(20, norm)}, quanta)
+
+    coarse = {"grad_norm": np.full(20, 1e-3)}
+    for quanta, expected in ((coarse, "pass"), ({}, "inconclusive")):
+        checks = check(printed(0.050, quanta), printed(0.051, quanta), change=Change.SAME_KERNELS)
+        assert judge([], checks).verdict == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from attune_lab.contracts import UserError
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.effective import effective, stage_layers
 from attune_lab.recipe.shape import filled, leading_dense_layers, shape_of
+from simulator.models import models
 from tests.attune_lab.recipe.recipes_for_tests import MOE, cluster, dense, moe
 
 
@@ -132,3 +135,15 @@ def test_moe_layer_frequency(text, layers, dense_layers) -> None:
 def test_moe_layer_frequency_refusals(text) -> None:
     with pytest.raises(UserError, match="--moe-layer-freq"):
         leading_dense_layers(text, 6)
+
+
+def test_what_a_launch_line_cannot_say_comes_from_the_known_model() -> None:
+    known = models()["minimax-m2"]
+    recipe = moe(
+        num_layers=known.layers, hidden=known.hidden, ffn=known.ffn, moe_ffn=known.moe_ffn, heads=known.heads,
+        kv_groups=known.kv_heads, num_experts=known.experts, topk=known.top_k, vocab_size=known.vocab, pp=2,
+        qk_layernorm=True,
+    )  # fmt: skip
+    assert known.qk_norm == "full_dim"
+    assert shape_of(recipe) == replace(known, max_seq=4096)
+    assert shape_of(moe()).name == "custom"

@@ -1,0 +1,87 @@
+"""What a campaign has shown so far, kept by recipe."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Estimate, RunReport
+from attune_lab.recipe import Recipe
+
+MAX_FAULTS = 2
+"""After this many infrastructure faults in a row a recipe is left alone: the nodes will not have it."""
+
+
+@dataclass
+class Trial:
+    """One recipe with everything measured about it.
+
+    Attributes:
+        estimate: the cost model's view of it.
+        reports: its runs, infrastructure faults left out.
+        answers: times its outcome was told; a repeat may be answered with the earlier report.
+        faults: runs the infrastructure lost.
+    """
+
+    recipe: Recipe
+    estimate: Estimate
+    reports: list[RunReport] = field(default_factory=list)
+    answers: int = 0
+    faults: int = 0
+
+    @property
+    def ok(self) -> list[RunReport]:
+        """The runs with timed steps."""
+        return [report for report in self.reports if report.status == "ok" and report.timed_step_times_s]
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Mean over the timed steps of all its runs; None without one."""
+        times = [time for report in self.ok for time in report.timed_step_times_s]
+        return statistics.fmean(times) if times else None
+
+    @property
+    def timed_steps(self) -> int:
+        """Timed steps of all its runs together."""
+        return sum(len(report.timed_step_times_s) for report in self.ok)
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Highest measured peak; None where no run told one."""
+        return max((max(report.peak_memory_bytes) for report in self.ok if report.peak_memory_bytes), default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing to gain from proposing it as new."""
+        return bool(self.reports) or self.faults >= MAX_FAULTS
+
+
+class History:
+    """Trials by recipe, in the order first run."""
+
+    def __init__(self) -> None:
+        self._trials: dict[str, Trial] = {}
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self._trials.values())
+
+    def get(self, recipe: Recipe) -> Trial | None:
+        """The trial of ``recipe``, or None."""
+        return self._trials.get(recipe.digest)
+
+    def is_settled(self, recipe: Recipe) -> bool:
+        """Whether ``recipe`` has been tried and needs no other first run."""
+        trial = self.get(recipe)
+        return trial is not None and trial.is_settled
+
+    def record(self, recipe: Recipe, estimate: Estimate, report: RunReport) -> Trial:
+        """File ``report`` under its recipe; returns the trial."""
+        trial = self._trials.setdefault(recipe.digest, Trial(recipe, estimate))
+        if report.status in INFRASTRUCTURE_FAULTS:
+            trial.faults += 1
+        else:
+            trial.answers += 1
+            if all(report.label != known.label for known in trial.reports):
+                trial.reports.append(report)
+        return trial

@@ -1,0 +1,113 @@
+"""The layouts worth a jump: the whole space of parallel sizes, priced by the cost model from coarse to fine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attune_lab.contracts import CostModel, Estimate
+from attune_lab.parameters import LAYOUT
+from attune_lab.recipe import Recipe, Value
+
+if TYPE_CHECKING:
+    from attune_lab.space import SearchSpace
+
+GRID = ("tp", "pp", "ep")
+"""Sizes that decide what kind of layout it is; the coarse pass prices all their combinations."""
+
+COARSE = 12
+"""Layouts of the coarse pass whose other sizes are refined."""
+
+SHORTLIST = 24
+"""Layouts whose levels of recomputation are priced."""
+
+Layout = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A layout with the recomputation it needs, and what the cost model expects of it."""
+
+    layout: Layout
+    recipe: Recipe
+    estimate: Estimate
+
+
+class JumpFinder:
+    """Finds the predicted fastest layouts for a recipe's other settings.
+
+    Recomputation only ever costs time, so a layout's step time without it is a lower bound, and a layout that does
+    not fit with whole layers recomputed fits at no level. That orders the layouts; levels are then tried on the best
+    of them alone.
+    """
+
+    def __init__(self, space: SearchSpace, cost_model: CostModel) -> None:
+        self._space, self._cost_model = space, cost_model
+        self._legal = {tuple(row[key] for key in LAYOUT) for row in space.enumerate_layouts()}
+        self._levels = space.parameters["recompute"].choices
+
+    def find(self, recipe: Recipe, *, memory_limit: float) -> list[Jump]:
+        """One jump a layout, fastest first; layouts that fit at no level are left out.
+
+        Args:
+            memory_limit: largest predicted peak that is accepted, as a fraction of capacity.
+        """
+        coarse = self._lean(recipe, self._grid(recipe), memory_limit)[:COARSE]
+        finer = {layout for jump in coarse for layout in self._variants(jump.layout)}
+        lean = sorted(coarse + self._lean(recipe, finer, memory_limit), key=_step_time)[:SHORTLIST]
+        fastest: dict[Layout, Jump] = {}
+        for jump in lean + self._price(recipe, [jump.layout for jump in lean], self._levels[1:]):
+            if _fits(jump.estimate, memory_limit):
+                fastest[jump.layout] = min(fastest.get(jump.layout, jump), jump, key=_step_time)
+        return sorted(fastest.values(), key=_step_time)
+
+    def _grid(self, recipe: Recipe) -> list[Layout]:
+        """For each combination of the grid's sizes, the legal layout nearest to the recipe's own in the others."""
+        values = self._space.values(recipe)
+        own = [int(str(values.get(key, 1))) for key in LAYOUT]
+        nearest: dict[Layout, tuple[float, Layout]] = {}
+        for layout in self._legal:
+            key = tuple(layout[LAYOUT.index(name)] for name in GRID)
+            distance = sum(abs(math.log(a / b)) for a, b in zip(layout, own, strict=True))
+            nearest[key] = min(nearest.get(key, (distance, layout)), (distance, layout))
+        return [layout for _, layout in nearest.values()]
+
+    def _variants(self, layout: Layout) -> Iterable[Layout]:
+        """Legal layouts that differ in one size outside the grid."""
+        for place, key in enumerate(LAYOUT):
+            if key not in GRID and key in self._space.parameters:
+                for size in self._space.parameters[key].choices:
+                    variant = (*layout[:place], int(str(size)), *layout[place + 1 :])
+                    if variant != layout and variant in self._legal:
+                        yield variant
+
+    def _lean(self, recipe: Recipe, layouts: Iterable[Layout], memory_limit: float) -> list[Jump]:
+        """Layouts without recomputation, fastest first, where they would fit at least with the strongest."""
+        layouts = sorted(layouts)
+        strongest = self._price(recipe, layouts, self._levels[-1:])
+        fitting = {jump.layout for jump in strongest if _fits(jump.estimate, memory_limit)}
+        lean = self._price(recipe, layouts, self._levels[:1])
+        return sorted((jump for jump in lean if jump.layout in fitting), key=_step_time)
+
+    def _price(self, recipe: Recipe, layouts: Iterable[Layout], levels: Iterable[Value]) -> list[Jump]:
+        """Launchable combinations of ``layouts`` and levels of recomputation, in one call of the cost model."""
+        levels = tuple(levels)
+        drafts = [(layout, self._apply(recipe, layout, level)) for layout in layouts for level in levels]
+        estimates = self._cost_model.estimate([draft for _, draft in drafts])
+        priced = zip(drafts, estimates, strict=True)
+        return [Jump(layout, draft, estimate) for (layout, draft), estimate in priced if not estimate.problems]
+
+    def _apply(self, recipe: Recipe, layout: Layout, level: Value) -> Recipe:
+        sizes = zip(LAYOUT, layout, strict=True)
+        edits: dict[str, Value] = {key: size for key, size in sizes if key in self._space.parameters}
+        return self._space.apply(recipe, {**edits, "recompute": level})
+
+
+def _fits(estimate: Estimate, memory_limit: float) -> bool:
+    return estimate.peak_memory_bytes <= memory_limit * estimate.memory_capacity_bytes
+
+
+def _step_time(jump: Jump) -> float:
+    return jump.estimate.step_time_s

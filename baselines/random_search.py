@@ -1,0 +1,42 @@
+"""Random search: the baseline every other tuner must beat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attune_lab.contracts import Proposal, RunReport, TuningTask
+
+MAX_DRAWS = 1000
+"""Draws in a row that may all be known already before the space counts as exhausted."""
+
+
+class RandomSearch:
+    """Uniform draws of legal recipes from the space, never the same twice; learns nothing from reports."""
+
+    name = "random"
+
+    def __init__(self, task: TuningTask) -> None:
+        self._task = task
+        self._rng = np.random.default_rng(task.seed)
+        self._told = {task.baseline.digest}
+        self._next: Proposal | None = None
+
+    def ask(self) -> Proposal | None:
+        """A recipe not proposed before, or None when the space seems exhausted."""
+        if self._next is None:
+            self._next = self._draw()
+        return self._next
+
+    def tell(self, proposal: Proposal, report: RunReport) -> None:  # noqa: ARG002 - outcomes teach it nothing
+        """Remember that the recipe was run."""
+        self._told.add(proposal.recipe.digest)
+        if self._next is not None and self._next.recipe.digest == proposal.recipe.digest:
+            self._next = None
+
+    def _draw(self) -> Proposal | None:
+        for _ in range(MAX_DRAWS):
+            recipe = self._task.space.sample(self._rng)
+            if recipe.digest not in self._told:
+                changed = self._task.space.changed(self._task.baseline, recipe)
+                return Proposal(recipe, changed, reason="uniform draw from the legal space")
+        return None

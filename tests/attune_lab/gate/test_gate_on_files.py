@@ -1,0 +1,65 @@
+"""The gate as the command line calls it: logs, run folders, and recipes beside them."""
+
+import pytest
+
+from attune_lab.cluster import SimulatedCluster
+from attune_lab.contracts import UserError
+from attune_lab.gate import run_gate
+from attune_lab.recipe.files import load
+from attune_lab.workbench import open_workbench
+
+CLUSTER = "64xH200-SXM5-141GB"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with the logs of two runs of one shipped recipe, and the recipe's file beside them."""
+    folder = tmp_path_factory.mktemp("runs")
+    bench = open_workbench("mixtral-8x22b", CLUSTER)
+    cluster = SimulatedCluster(bench.cluster, 1, harshness=0.0, log_dir=folder)
+    for label in ("base", "again"):
+        cluster.run(bench.baseline, 20, label=label)
+    cluster.run(bench.baseline.with_settings({"lr": 0.5}), 20, label="other")
+    (folder / "recipe.sh").write_bytes(bench.file.render(bench.baseline))
+    return folder, bench
+
+
+def test_two_logs_of_one_recipe_pass(runs):
+    folder, _ = runs
+    assert run_gate(str(folder / "base.log"), str(folder / "again.log")).verdict == "pass"
+
+
+def test_a_recipe_that_changed_the_objective_is_rejected_whatever_its_curve_shows(runs):
+    folder, bench = runs
+    changed = folder / "changed.sh"
+    changed.write_bytes(bench.file.render(bench.baseline.with_settings({"lr": 3.3e-4})))
+    pair = [f"{folder / 'recipe.sh'},{folder / 'base.log'}", f"{changed},{folder / 'again.log'}"]
+    verdict = run_gate(*pair)
+    assert verdict.verdict == "reject"
+    assert any(reason.startswith("lr changes") for reason in verdict.reasons)
+
+
+def test_another_objective_shows_in_the_curve_alone(runs):
+    folder, _ = runs
+    assert run_gate(str(folder / "base.log"), str(folder / "other.log")).verdict == "reject"
+
+
+def test_run_folders_bring_their_recipe(runs, tmp_path):
+    folder, _ = runs
+    for name, log in (("a", "base.log"), ("b", "again.log")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.log").write_bytes((folder / log).read_bytes())
+        (tmp_path / name / "recipe.sh").write_bytes((folder / "recipe.sh").read_bytes())
+    verdict = run_gate(str(tmp_path / "a"), str(tmp_path / "b"), [str(folder / "again.log")])
+    assert verdict.verdict == "pass"
+    assert not any("no recipes" in check.reason for check in verdict.checks)
+    (tmp_path / "b" / "second.yaml").write_text("x: 1\n")
+    with pytest.raises(UserError, match="several recipes"):
+        run_gate(str(tmp_path / "a"), str(tmp_path / "b"))
+
+
+def test_a_shipped_recipe_may_be_named(runs):
+    folder, _ = runs
+    assert load("mixtral-8x22b").recipe
+    log = folder / "base.log"
+    assert run_gate(f"mixtral-8x22b,{log}", f"mixtral-8x22b,{log}").verdict == "pass"
