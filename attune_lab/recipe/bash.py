@@ -238,7 +238,7 @@ class _Reader:
         images = {
             name: text_of(value)
             for name, value in self.scope.scalars.items()
-            if re.search(r"(?i)image|container", name) and all(c.status == "known" for c in value)
+            if re.search(r"(?i)image", name) and text_of(value) and all(c.status == "known" for c in value)
         }
         return Launch(self.text, words, environment, launcher, found.list_start, images)
 

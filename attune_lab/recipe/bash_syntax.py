@@ -135,6 +135,8 @@ class _Lexer:
         plain = re.compile(r"[^\s\\'\"$`;&|()<>]+")
         while self.position < len(text):
             start, char = self.position, text[self.position]
+            if len(parts) > _MAX_WORDS:
+                raise self._fail(start, f"a word of more than {_MAX_WORDS} pieces is no part of a launch script")
             if match := plain.match(text, start):
                 self.position = match.end()
                 parts.append(Part("text", match[0], start, match.end(), quoted=False))

@@ -33,7 +33,8 @@ class RecipeFile:
         form: how the file is written.
         text: its content; ``data`` is the same as bytes.
         recipe: what it says.
-        gpus: GPUs its launch line asks for, None where it does not say.
+        folder: where files it includes are looked for; None for a shipped recipe.
+        launch, interpreted: the command it starts, as words and as settings with their places.
     """
 
     name: str
@@ -56,7 +57,7 @@ class RecipeFile:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs the launch line asks for."""
+        """GPUs the launch line asks for, None where it does not say."""
         counts = self.launch.launcher
         return counts["nnodes"] * counts["nproc_per_node"] if len(counts) == 2 else None
 
