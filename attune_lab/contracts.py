@@ -71,6 +71,7 @@ class Proposal:
         reason: one sentence for a person.
         lesson: id of the catalog's lesson behind it, if any.
         predicted: what the tuner expects (``step_time_s``, ``peak_memory_bytes``), for the record.
+        remeasure: run it again, at full price, if it ran before; without it a repeat is answered from the store.
     """
 
     recipe: Recipe
@@ -78,6 +79,7 @@ class Proposal:
     reason: str = ""
     lesson: str | None = None
     predicted: Mapping[str, float] = field(default_factory=dict)
+    remeasure: bool = False
 
 
 @runtime_checkable

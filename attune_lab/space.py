@@ -112,9 +112,9 @@ class SearchSpace:
         """Why ``recipe`` may not run: rules of the stack it breaks, and changes that leave the space."""
         try:
             settings = effective(recipe, self._cluster)
+            broken = [finding.message for finding in violations(settings) if finding.severity == "error"]
         except UserError as error:
             return [str(error)]
-        broken = [finding.message for finding in violations(settings) if finding.severity == "error"]
         outside = [
             f"{key} = {value} is outside the search space"
             for key, parameter in self.parameters.items()

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
-from attune_lab.contracts import EnvironmentFault
+from attune_lab.campaign.budget import Budget, TunerBudget
+from attune_lab.contracts import EnvironmentFault, TuningTask
 from attune_lab.workbench import Workbench, open_workbench, tuner_factory
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
+    from attune_lab.space import SearchSpace
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,11 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     factory = tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     space = SearchSpace(bench.baseline, bench.cluster, approvals=request.approvals)
+    spec = _spec(request, budget, bench)
+    factory(_trial_task(spec, bench, space))  # options that a tuner cannot use are refused before anything is spent
     out = request.out or default_folder(request)
     result = run_campaign(
-        _spec(request, budget, bench),
+        spec,
         out,
         cluster=SimulatedCluster(bench.cluster, world_seed(request.seed), log_dir=out / "logs"),
         tuner_factory=factory,
@@ -95,6 +99,12 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
     )
+
+
+def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace) -> TuningTask:
+    """What the tuner will be given, with an empty budget."""
+    empty = TunerBudget(Budget(0), 0.0)
+    return TuningTask(bench.baseline, bench.cluster, space, bench.cost_model, empty, spec.seed, spec.options)
 
 
 def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:

@@ -158,8 +158,10 @@ class World:
         times = self._step_times(job, truth, memory, steps, random)
         faults = [*faults, *(d.signature for d in self.hidden if TRIGGERS[d.trigger](job))]
         loss, norm = curves(self.seed, job, label, steps=steps, objective=objective, faults=faults)
+        failures = {kind: startup + self._hours_to(rate, random) * 3600 for kind, rate in FAILURES.items()}
         ends = startup + np.cumsum(times)
-        status, elapsed, message = self._ending(memory, loss, startup, ends, limit_s, random)
+        ends[ends > failures["hang"]] = np.inf
+        status, elapsed, message = self._ending(memory, loss, ends, failures, limit_s)
         done = int((ends <= elapsed).sum()) - (status == "diverged") if status != "oom" else 0
         timed = times[min(3, max(done - 1, 0)) : done]
         return WorldRun(
@@ -208,14 +210,12 @@ class World:
         times[: TRANSIENT.size] *= 1 + TRANSIENT[:steps]
         return np.asarray(times)
 
+    def _hours_to(self, rate: float, random: np.random.Generator) -> float:
+        """Hours until a failure of so many per node and hour."""
+        return float(random.exponential() / max(rate * self.harshness * self.cluster.nodes, 1e-12))
+
     def _ending(
-        self,
-        memory: Floats,
-        loss: Floats,
-        startup: float,
-        ends: Floats,
-        limit_s: float | None,
-        random: np.random.Generator,
+        self, memory: Floats, loss: Floats, ends: Floats, failures: Mapping[Ending, float], limit_s: float | None
     ) -> tuple[Ending, float, str]:
         """(status, seconds charged, last line): whatever comes first."""
         events: list[tuple[float, Ending, str]] = [(float(ends[-1]), "ok", "")]
@@ -226,15 +226,7 @@ class World:
         if broken.size:
             line = f"found NaN in local grad norm for bucket #0 at iteration {broken[0] + 1}"
             events.append((float(ends[broken[0]]), "diverged", line))
-        for kind, rate in FAILURES.items():
-            hours = random.exponential() / max(rate * self.harshness * self.cluster.nodes, 1e-12)
-            wait = WATCHDOG_S if kind == "hang" else 0.0
-            happens = startup + 3600 * hours
-            if happens < ends[-1]:
-                events.append((happens + wait, kind, _FAILURE_LINES[kind]))
-        # A run that hangs makes no progress while the watchdog waits: it cannot end well before that.
-        if any(kind == "hang" for _, kind, _ in events):
-            events = [event for event in events if event[1] != "ok"]
+        events += [(at + WATCHDOG_S * (kind == "hang"), kind, _FAILURE_LINES[kind]) for kind, at in failures.items()]
         if limit_s is not None:
             events.append((limit_s, "timeout", "DUE TO TIME LIMIT"))
         at, status, line = min(events, key=lambda event: event[0])

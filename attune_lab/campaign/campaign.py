@@ -10,7 +10,8 @@ The protocol, the same for every tuner::
 1. **Baseline.** Two runs of the recipe as it came in and one of a legitimate variant (a *twin*). They give the
    throughput to beat, the noise band, and what the gate compares with. The first run prices a budget of ``40x``:
    one ``x`` is its start-up, its warm-up and 5 of its steps. Two final runs are reserved at once.
-2. **Search.** ``ask``, check, run, ``tell``. An invalid proposal and a repeated one are answered for free. A run is
+2. **Search.** ``ask``, check, run, ``tell``. A proposal that cannot start, one whose settings the gate would reject,
+   and a repeat that is not asked to be measured again are answered for free. A run is
    reserved at its upper bound before it starts and settled at what it cost, so the budget cannot be exceeded. What
    the infrastructure broke is charged and retried.
 3. **Finals.** Trials that gained more than the noise are run again, fastest first, and judged by the gate. The first
@@ -99,7 +100,7 @@ class _Campaign:
         else:
             runner.observer.phase("search")
             trials, stop_reason = search(
-                self._task(baseline), factory, baseline=baseline, space=self.space, runner=runner
+                self._task(baseline), factory, baseline=baseline, space=self.space, gate=self.gate, runner=runner
             )
             runner.budget.release(held)
         runner.observer.phase("finalists")

@@ -22,7 +22,7 @@ from attune_lab.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from attune_lab.contracts import TuningTask
+    from attune_lab.contracts import Gate, TuningTask
     from attune_lab.space import SearchSpace
 
 FREE_ANSWERS = 20
@@ -43,13 +43,19 @@ class TunerFailure(Exception):
 
 
 def search(
-    task: TuningTask, factory: Callable[[TuningTask], Tuner], *, baseline: Baseline, space: SearchSpace, runner: Runner
+    task: TuningTask,
+    factory: Callable[[TuningTask], Tuner],
+    *,
+    baseline: Baseline,
+    space: SearchSpace,
+    gate: Gate,
+    runner: Runner,
 ) -> tuple[list[Trial], str]:
     """The distinct trials in the order made, and why the search ended.
 
     The end is stored, so that a campaign killed after it never searches on.
     """
-    loop = _Search(baseline, space, runner)
+    loop = _Search(baseline, space, gate, runner)
     try:
         reason = loop.go(task, factory)
     except TunerFailure as failure:
@@ -60,8 +66,8 @@ def search(
 
 
 class _Search:
-    def __init__(self, baseline: Baseline, space: SearchSpace, runner: Runner) -> None:
-        self.baseline, self.space, self.runner = baseline, space, runner
+    def __init__(self, baseline: Baseline, space: SearchSpace, gate: Gate, runner: Runner) -> None:
+        self.baseline, self.space, self.gate, self.runner = baseline, space, gate, runner
         self.trials: list[Trial] = []
         self.asked = 0
         self.stored_end: dict[str, Any] | None = runner.store.event("search_ended")
@@ -94,17 +100,17 @@ class _Search:
         """The report on a proposal, and whether it was free."""
         label = self.runner.next_label("search")
         earlier = self._known.get(proposal.recipe.digest)
-        if earlier is not None:
+        if earlier is not None and not (proposal.remeasure and earlier.status == "ok"):
             self.runner.record(label, proposal, earlier, repeats=earlier.label)
             return earlier, True
-        problems = self.space.problems(proposal.recipe)
+        problems = self._problems(proposal.recipe)
         if problems:
             report = RunReport(
                 label=label,
                 status="invalid",
                 provenance=self.baseline.runs[0].provenance,
                 steps=TIMING_STEPS,
-                message="; ".join(str(problem) for problem in problems),
+                message="; ".join(problems),
             )
             self.runner.record(label, proposal, report)
         else:
@@ -114,6 +120,14 @@ class _Search:
             self._known[proposal.recipe.digest] = report
         self.trials.append(Trial(label, proposal, report))
         return report, bool(problems)
+
+    def _problems(self, recipe: Recipe) -> list[str]:
+        """Why a recipe is not worth a run: it cannot start, or the gate would reject its settings alone."""
+        problems = [str(problem) for problem in self.space.problems(recipe)]
+        if problems:
+            return problems
+        verdict = self.gate.configuration(self.baseline.recipe, recipe)
+        return [f"the gate would reject it: {reason}" for reason in verdict.reasons if verdict.verdict == "reject"]
 
     def _ended_before(self) -> bool:
         return self.stored_end is not None and self.asked >= self.stored_end["after"]

@@ -52,7 +52,9 @@ class CampaignGate:
             return judge(settings.checks, [ended])
         repeats = [Curve.from_report(run) for run in (*baseline_runs[1:], *twin_runs) if run.status == "ok"]
         curves = Curve.from_report(baseline_runs[0]), Curve.from_report(candidate_run)
-        return judge(settings.checks, convergence.check(*curves, repeats, change=settings.change))
+        return judge(
+            settings.checks, convergence.check(*curves, repeats, change=settings.change, allowance=settings.allowance)
+        )
 
 
 def _ended_early(baseline: RunReport, candidate: RunReport) -> Check | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.gate import defects
-from attune_lab.gate.convergence import Change
+from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.verdict import Check, Outcome
 
 if TYPE_CHECKING:
@@ -41,10 +42,17 @@ _ORDER = list(Change)
 
 @dataclass(frozen=True)
 class ConfigurationResult:
-    """The checks of every difference, and the most invasive kind of change among them."""
+    """The checks of every difference, and what they mean for the curves.
+
+    Attributes:
+        checks: one per difference; a single pass when there is none.
+        change: the most invasive kind of change.
+        allowance: how far the curves may part because the candidate leaves known defects of the baseline.
+    """
 
     checks: tuple[Check, ...]
     change: Change
+    allowance: Band = NO_ALLOWANCE
 
 
 def check(
@@ -83,7 +91,8 @@ def check(
         checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
     kinds = [_kind(setting) for setting, _, _ in changed]
     kinds += [kind for name in _differing(baseline.environment, candidate.environment) if (kind := _variable(name))]
-    return ConfigurationResult(tuple(checks), max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS))
+    change = max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
+    return ConfigurationResult(tuple(checks), change, _allowance(before, after))
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[Setting, Any, Any]]:
@@ -188,10 +197,27 @@ def _invariants(
         yield Check("configuration.layers", "reject", reason)
 
 
+def _allowance(before: Mapping[str, Any], after: Mapping[str, Any]) -> Band:
+    """Twice what the defects show that the candidate leaves: their size depends on the model."""
+    now = defects.active(after)[0]
+    allowance = NO_ALLOWANCE
+    for defect in defects.active(before)[0]:
+        if defect not in now:
+            bias = abs(defect.effect.get("bias", 0.0))
+            norm = abs(math.log(defect.effect.get("grad_norm", 1.0)))
+            step_1 = abs(defect.effect.get("step_1", 0.0))
+            allowance = allowance.widened(Band(2 * step_1, 4 * bias, 2 * bias, 2 * norm))
+    return allowance
+
+
 def _defects(before: Mapping[str, Any], after: Mapping[str, Any], *, versions_follow: bool) -> Iterator[Check]:
     """Known defects the candidate brings in; those the baseline already has are noted only."""
     inherited, doubtful = defects.active(before)
     found, unknown = defects.active(after)
+    for defect in inherited:
+        if defect not in found:
+            reason = f"{defect.title} ({defect.source}): the candidate leaves this defect of the baseline behind."
+            yield Check(f"configuration.{defect.id}", "pass", reason)
     for defect in found:
         old = defect in inherited
         outcome: Outcome = "pass" if old else defect.outcome

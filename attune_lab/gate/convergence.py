@@ -52,6 +52,12 @@ class Band:
     bias: float
     norm: float
 
+    def widened(self, by: Band) -> Band:
+        """The band with another's limits added."""
+        return Band(self.step_1 + by.step_1, self.envelope + by.envelope, self.bias + by.bias, self.norm + by.norm)
+
+
+NO_ALLOWANCE = Band(0.0, 0.0, 0.0, 0.0)
 
 BANDS = {
     Change.SAME_KERNELS: Band(1e-5, 1e-3, 1e-4, 0.002),
@@ -66,7 +72,12 @@ weights stay below 1.3e-4 at step 1, 5e-4 as largest and 2.1e-4 as mean differen
 
 
 def check(
-    baseline: Curve, candidate: Curve, twins: Sequence[Curve] = (), *, change: Change | None = None
+    baseline: Curve,
+    candidate: Curve,
+    twins: Sequence[Curve] = (),
+    *,
+    change: Change | None = None,
+    allowance: Band = NO_ALLOWANCE,
 ) -> list[Check]:
     """The checks of ``candidate`` against ``baseline``.
 
@@ -75,6 +86,7 @@ def check(
         twins: further runs of the baseline, or of legitimate variants of it, from the same start.
         change: the kind of change, when the recipes are known. When it is None, `MANY_TWINS` twins are taken as
             evidence of what is legitimate, and fewer leave the limits of `Change.REORDERED`.
+        allowance: how much further the runs may part because the candidate leaves a defect of the baseline.
     """
     if unusable := _unusable(baseline, candidate, twins):
         return [unusable]
@@ -84,7 +96,7 @@ def check(
         advice = f"run both for {PROBE_STEPS} steps without a loss spike"
         return [_open("steps", f"Only {steps.size} comparable steps; {advice}.")]
     calibrated = change is None and len(twins) >= MANY_TWINS
-    band = BANDS[Change.SAME_KERNELS if calibrated else change or Change.REORDERED]
+    band = BANDS[Change.SAME_KERNELS if calibrated else change or Change.REORDERED].widened(allowance)
     base, cand = baseline.at(steps), candidate.at(steps)
     common = [(twin, shared) for twin in twins if (shared := _shared(baseline, twin, spike)).size]
     pairs = [(baseline.at(shared), twin.at(shared)) for twin, shared in common]

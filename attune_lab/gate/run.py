@@ -37,7 +37,10 @@ def run_gate(baseline: str, candidate: str, twins: Sequence[str] = (), approvals
     if old is None or new is None:
         return judge(None, convergence.check(old_curve, new_curve, repeats))
     settings = configuration.check(old, new, cluster=_smallest_cluster(old, new), approvals=approvals)
-    return judge(settings.checks, convergence.check(old_curve, new_curve, repeats, change=settings.change))
+    return judge(
+        settings.checks,
+        convergence.check(old_curve, new_curve, repeats, change=settings.change, allowance=settings.allowance),
+    )
 
 
 def _read(text: str) -> tuple[Recipe | None, Curve]:

@@ -20,6 +20,7 @@ _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _OPERATORS = ("&&", "||", ";;", "&>>", "&>", ">>", ">&", "<&", ">|", "<<<", "\n", ";", "&", "|", "(", ")", "<", ">")
 REDIRECTIONS = frozenset({"&>>", "&>", ">>", ">&", "<&", ">|", "<<<", "<", ">"})
 _MAX_DEPTH = 20
+_MAX_WORDS = 100_000
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class _Lexer:
         found: list[Token] = []
         while (token := self._next()) is not None:
             found.append(token)
+            if len(found) > _MAX_WORDS:
+                raise UserError(f"the script has more than {_MAX_WORDS} words; a launch script has a few hundred")
         return found
 
     def _fail(self, position: int, message: str) -> UserError:
@@ -132,6 +135,8 @@ class _Lexer:
         plain = re.compile(r"[^\s\\'\"$`;&|()<>]+")
         while self.position < len(text):
             start, char = self.position, text[self.position]
+            if len(parts) > _MAX_WORDS:
+                raise self._fail(start, f"a word of more than {_MAX_WORDS} pieces is no part of a launch script")
             if match := plain.match(text, start):
                 self.position = match.end()
                 parts.append(Part("text", match[0], start, match.end(), quoted=False))

@@ -26,6 +26,7 @@ MEMORY_LIMIT = 0.88
 
 _MAX_LAYOUTS = 3000
 _ALLOCATOR: Edits = {"env.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+_SAVERS = frozenset({"recompute", "optimizer_offload", *_ALLOCATOR})
 _LABELS = {
     "tp": "tensor parallelism", "pp": "pipeline parallelism", "cp": "context parallelism",
     "ep": "expert parallelism", "etp": "expert tensor parallelism", "vpp": "virtual pipeline stages",
@@ -121,16 +122,20 @@ def _leanest(
 
 
 def _changes(space: SearchSpace, after: Recipe, original: Estimate, cluster: ClusterSpec) -> tuple[Change, ...]:
-    cause = (
-        f"as published it cannot start on {cluster.name}"
-        if original.problems
-        else f"as published it is predicted to need {_gib(original.peak_memory_bytes)} of "
-        f"{_gib(original.memory_capacity_bytes)} on {cluster.name}"
-    )
+    limit = f"{MEMORY_LIMIT:.0%} of {_gib(original.memory_capacity_bytes)}"
+    saving = f"keeps the predicted peak of every stage within {limit}"
+    if original.problems:
+        sizing = f"as published it cannot start on {cluster.name}"
+    else:
+        sizing = f"as published it is predicted to need {_gib(original.peak_memory_bytes)} where {limit} may be used"
     return tuple(
-        Change(key, old, new, f"{_LABELS.get(key, space.parameters[key].label)} from {old} to {new}: {cause}")
+        Change(key, old, new, f"{_label(space, key)} from {old} to {new}: {saving if key in _SAVERS else sizing}")
         for key, (old, new) in space.changed(space.baseline, after).items()
     )
+
+
+def _label(space: SearchSpace, key: str) -> str:
+    return _LABELS.get(key, space.parameters[key].label)
 
 
 def _refusal(original: Estimate, cluster: ClusterSpec, best_peak: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ruamel.yaml import YAML
 
+from attune_lab.contracts import UserError
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.expressions import Expression, compile_expression
 from attune_lab.recipe.recipe import Recipe
@@ -98,13 +99,25 @@ def errors(recipe: Recipe, cluster: ClusterSpec) -> list[Finding]:
 
 
 def violations(values: Mapping[str, Any]) -> list[Finding]:
-    """The rules broken by effective settings ``values``."""
-    return [_finding(rule, values) for rule in constraints() if rule.violated.evaluate(values)]
+    """The rules broken by effective settings ``values``.
+
+    Raises:
+        UserError: a rule cannot be evaluated, as where a size is 0.
+    """
+    return [_finding(rule, values) for rule in constraints() if _broken(rule, values)]
 
 
 def can_start(values: Mapping[str, Any]) -> bool:
     """No rule of severity ``error`` is broken by effective settings ``values``; the quick form of `errors`."""
-    return not any(rule.violated.evaluate(values) for rule in _refusals())
+    return not any(_broken(rule, values) for rule in _refusals())
+
+
+def _broken(rule: Constraint, values: Mapping[str, Any]) -> bool:
+    try:
+        return bool(rule.violated.evaluate(values))
+    except ValueError as error:
+        about = ", ".join(rule.flags) or rule.statement
+        raise UserError(f"{about}: a value makes no sense, correct it (rule {rule.id}, {error})") from error
 
 
 @cache

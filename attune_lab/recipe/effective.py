@@ -117,7 +117,10 @@ def _model(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(words: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    return None if words is None else tuple(int(word) for word in words)
+    try:
+        return None if words is None else tuple(int(word) for word in words)
+    except ValueError as error:
+        raise UserError(f"--hierarchical-context-parallel-sizes {' '.join(words or ())}: give whole numbers") from error
 
 
 def _grid(values: Mapping[str, Any], n_gpus: int, *, stated: Mapping[str, Any]) -> dict[str, Any]:

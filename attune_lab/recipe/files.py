@@ -18,9 +18,9 @@ from attune_lab.recipe import bash_edit, flags_yaml
 from attune_lab.recipe.bash import read_bash
 from attune_lab.recipe.megatron import Interpreted, interpret, stated
 from attune_lab.recipe.recipe import Recipe
+from attune_lab.recipe.text_files import read_text
 from attune_lab.recipe.words import Launch, apply_edits
 
-_MAX_BYTES = 5_000_000
 _STACK = "megatron-lm"
 
 
@@ -33,7 +33,8 @@ class RecipeFile:
         form: how the file is written.
         text: its content; ``data`` is the same as bytes.
         recipe: what it says.
-        gpus: GPUs its launch line asks for, None where it does not say.
+        folder: where files it includes are looked for; None for a shipped recipe.
+        launch, interpreted: the command it starts, as words and as settings with their places.
     """
 
     name: str
@@ -56,7 +57,7 @@ class RecipeFile:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs the launch line asks for."""
+        """GPUs the launch line asks for, None where it does not say."""
         counts = self.launch.launcher
         return counts["nnodes"] * counts["nproc_per_node"] if len(counts) == 2 else None
 
@@ -129,34 +130,6 @@ def shipped() -> tuple[ShippedRecipe, ...]:
 def shipped_by_name() -> Mapping[str, ShippedRecipe]:
     """The shipped recipes by name."""
     return {entry.name: entry for entry in shipped()}
-
-
-def read_text(path: Path) -> str:
-    """A text file, line ends kept.
-
-    Raises:
-        UserError: missing, a folder, unreadable, empty, larger than 5 MB, or not UTF-8 text.
-    """
-    try:
-        if path.is_dir():
-            raise UserError(f"{path} is a folder; give the recipe file in it")
-        if path.stat().st_size > _MAX_BYTES:
-            raise UserError(f"{path} is larger than {_MAX_BYTES // 1_000_000} MB; a recipe is a small text file")
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from None
-    if not data.strip():
-        raise UserError(f"{path} is empty; give a recipe file")
-    if len(data) > _MAX_BYTES:
-        raise UserError(f"{path} is larger than {_MAX_BYTES // 1_000_000} MB; a recipe is a small text file")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise UserError(f"{path} is not UTF-8 text; give a launch script or a YAML recipe")
-    return text
 
 
 def _read(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:

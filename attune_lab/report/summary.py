@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from attune_lab.cli.output import table
@@ -30,84 +32,106 @@ def render_summary(console: Console, result: Result) -> None:
     _carried_over(console, result)
     _runs(console, result)
     _lost(console, result)
+    _gate(console, result)
     console.print(_headline(result))
     _shipped(console, result)
 
 
 def _headline(result: Result) -> Panel:
     before, after = result["baseline_tokens_per_s_per_gpu"], result["shipped_tokens_per_s_per_gpu"]
-    lines = []
+    band = f"noise band {result['noise_band_pct']:.2f} %"
     if result["kept_baseline"]:
-        title = "The recipe is kept as it was"
-        lines.append(f"No change gained more than the noise and passed the gate; {_rate(before)} stays.")
+        title, colour = "The recipe is kept as it was", "yellow"
+        first = f"Nothing gained more than the noise and passed the gate: {_rate(before)} stays ({band})"
     else:
-        title = f"{result['gain_pct']:+.1f} % throughput, and it still trains the same model"
-        lines.append(
-            f"{_rate(before)}  ->  [bold]{_rate(after)}[/bold]   (noise band {result['noise_band_pct']:.2f} %)"
+        title, colour = f"{result['gain_pct']:+.1f} % throughput, and it still trains the same model", "green"
+        low, high = result["gain_interval_pct"]
+        first = (
+            f"{_rate(before)}  ->  [bold]{_rate(after)}[/bold]\n"
+            f"measured again: {low:+.1f} to {high:+.1f} %, {band}; gate: {result['gate']['verdict']}"
         )
-        lines.append(
-            f"gate: {result['gate']['verdict']}" + "".join(f"\n  - {escape(r)}" for r in result["gate"]["reasons"])
-        )
-    lines.append(_bill(result))
-    lines.append(f"[dim]{result['provenance']} cluster, tuner {result['tuner']}, seed {result['seed']}; "
-                 f"the search ended because {escape(result['stop_reason'])}[/dim]")  # fmt: skip
-    colour = "yellow" if result["kept_baseline"] else "green"
+    origin = f"[dim]{result['provenance']} cluster, tuner {result['tuner']}, seed {result['seed']}[/dim]"
+    lines = (first, *_bill(result), f"the search ended: {escape(result['stop_reason'])}", origin)
     return Panel("\n".join(lines), title=title, title_align="left", border_style=colour, expand=False)
 
 
-def _bill(result: Result) -> str:
-    bill = f"spent {result['gpu_hours_spent']:,.1f} of {result['gpu_hours_budget']:,.1f} GPU-hours"
-    if result.get("usd_spent") is not None:
-        bill += f" (about ${result['usd_spent']:,.0f})"
-    payback = result["payback_hours"]
-    if payback is not None:
-        bill += f"; paid for itself after [bold]{_hours(payback)}[/bold] of training"
-    return bill
+def _bill(result: Result) -> tuple[str, ...]:
+    spent = f"spent {result['gpu_hours_spent']:,.1f} of {result['gpu_hours_budget']:,.1f} GPU-hours"
+    if result["usd_spent"] is not None:
+        spent += f", about ${result['usd_spent']:,.0f}"
+    if result["payback_hours"] is None:
+        return (spent,)
+    return spent, f"the tuning has paid for itself after [bold]{_hours(result['payback_hours'])}[/bold] of training"
 
 
 def _carried_over(console: Console, result: Result) -> None:
     if not result["carried_over"]:
         return
-    console.print(f"[bold]{result['recipe']}[/bold] cannot start as published on {result['cluster']}; carried over:")
+    console.print(f"[bold]Carried over[/bold] to {result['cluster']} from where {result['recipe']} was published")
+    drawn = _grid()
     for change in result["carried_over"]:
-        console.print(
-            f"  {change['key']}  {_value(change['before'])} -> {_value(change['after'])}   {escape(change['why'])}"
+        drawn.add_row(
+            _changes({change["key"]: (change["before"], change["after"])}), f"[dim]{escape(change['why'])}[/dim]"
         )
+    console.print(drawn)
+    console.print()
 
 
 def _runs(console: Console, result: Result) -> None:
     baseline = result["baseline_tokens_per_s_per_gpu"]
-    drawn = table("Run by run", "run", "what was tried, and why", "outcome", "tokens/s/GPU", "gain", "GPU-h",
-                  right=("tokens/s/GPU", "gain", "GPU-h"))  # fmt: skip
+    right = ("tokens/s/GPU", "gain", "GPU-h")
+    drawn = table("Run by run", "run", "outcome", *right, "what was tried, and why", right=right)
     for run in result["runs"]:
         rate = run["tokens_per_s_per_gpu"]
         colour = _STATUS_COLOURS.get(run["status"], "magenta")
+        why = f"[dim]{escape(run['reason'])}[/dim]" if run["reason"] else ""
         drawn.add_row(
-            run["label"],
-            "\n".join(filter(None, (_changes(run["changed"]), f"[dim]{escape(run.get('reason') or '')}[/dim]"))),
-            f"[{colour}]{run['status']}[/{colour}]" + (" (repeat)" if run.get("repeated") else ""),
+            run["label"].removesuffix("-search"),
+            "[dim]repeat[/dim]" if run["repeated"] else f"[{colour}]{run['status']}[/{colour}]",
             f"{rate:,.0f}" if rate else "-",
             f"{100 * (rate / baseline - 1):+.1f} %" if rate and baseline else "-",
             f"{run['gpu_hours']:,.1f}",
+            "\n".join(filter(None, (_changes(run["changed"]), why))),
         )
     console.print(drawn)
+
+
+def _gate(console: Console, result: Result) -> None:
+    if result["kept_baseline"]:
+        return
+    console.print(f"[bold]Gate: {result['gate']['verdict']}[/bold]")
+    for reason in result["gate"]["reasons"]:
+        console.print(Padding(f"[dim]- {escape(reason)}[/dim]", (0, 0, 0, 2)))
+    console.print()
 
 
 def _lost(console: Console, result: Result) -> None:
     if not result["lost"]:
         return
     console.print("[bold]Rejected, and why[/bold]")
-    for line in _grouped((entry["label"], entry["reason"]) for entry in result["lost"]):
-        console.print(f"  {escape(line)}")
+    drawn = _grid()
+    for labels, reason in _grouped(
+        (entry["label"].removesuffix("-search"), entry["reason"]) for entry in result["lost"]
+    ):
+        drawn.add_row(labels, escape(reason))
+    console.print(drawn)
     console.print()
 
 
-def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """One line per reason, with the runs it holds for."""
+def _grid() -> Table:
+    """Two columns without lines: a short one, and one that wraps."""
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(min_width=12, max_width=34, overflow="fold")
+    drawn.add_column(overflow="fold")
+    return drawn
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """One row per reason, with the runs it holds for."""
     by_reason: dict[str, list[str]] = {}
     for label, reason in pairs:
         by_reason.setdefault(reason, []).append(label)
-    return [f"{', '.join(labels)}: {reason}" for reason, labels in by_reason.items()]
+    return [(" ".join(labels), reason) for reason, labels in by_reason.items()]
 
 
 def _shipped(console: Console, result: Result) -> None:

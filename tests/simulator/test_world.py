@@ -10,7 +10,7 @@ from simulator.job import make_jobs
 from simulator.models import models
 from simulator.physics import DEFAULT_PHYSICS, SPREAD
 from simulator.step import simulate_step
-from simulator.world import TRIGGERS, World
+from simulator.world import TRIGGERS, WATCHDOG_S, World
 
 MODEL, CLUSTER = models()["mixtral-8x7b"], parse_cluster("64xH200-SXM5-141GB")
 
@@ -68,6 +68,14 @@ def test_failures_happen_at_their_rate_and_cost_no_more_than_the_run():
     statuses = [run(world, f"r{i}").status for i in range(200)]
     assert {"node_failure", "preempted"} & set(statuses)
     assert statuses.count("ok") > 100
+
+
+def test_a_hang_finishes_no_step_and_costs_the_watchdog():
+    world = World.draw(4, CLUSTER, harshness=500.0)
+    hangs = [r for r in (run(world, f"r{i}", steps=200) for i in range(400)) if r.status == "hang"]
+    assert hangs
+    for result in hangs:
+        assert result.elapsed_s >= result.startup_s + result.step_times_s.sum() + WATCHDOG_S
 
 
 def test_memory_beyond_the_device_ends_in_oom_after_start_up_and_one_step():

@@ -85,7 +85,7 @@ def test_a_lucky_sample_is_not_shipped(tmp_path: Path) -> None:
     assert result.kept_baseline
     assert result.gain_pct == 0
     assert result.payback_hours is None
-    assert result.lost[0]["reason"] == "measured again: inside the noise band (+0.00%, band 0.50%)"
+    assert result.lost[0]["reason"] == "measured again: inside the noise band (+0.00%, band 1.00%)"
 
 
 def test_the_next_finalist_is_tried_when_the_gate_rejects_the_first(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_slow_node_under_the_baseline_makes_no_gain(tmp_path: Path, spoilt: st
 
     result = campaign(tmp_path, edits=[{"tp": 2}], script=script)
     assert result.gain_pct == pytest.approx(25)
-    assert result.noise_band_pct == pytest.approx(0.5)
+    assert result.noise_band_pct == pytest.approx(1)
     assert ("003-baseline" in [run["label"] for run in result.runs]) == (spoilt != "003-baseline")
 
 

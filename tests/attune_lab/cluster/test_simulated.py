@@ -164,3 +164,12 @@ def test_a_known_defect_shows_in_the_curve_too():
     norms = [world.run(recipe, 20, label="x").grad_norm[0] for recipe in (old, clipped)]
     assert norms[1] / norms[0] == pytest.approx(0.937, abs=0.02)
     assert verdict(world, clipped, base=old).verdict == "reject"
+
+
+def test_a_candidate_may_leave_a_known_defect_of_the_baseline_behind():
+    old = Recipe.from_canonical({**BASE.canonical(), "versions": {"mcore": "0.18.0"}})
+    defective = old.with_settings({"tp": 2, "sequence_parallel": True})
+    for seed in range(10):
+        found = verdict(cluster(seed), old, base=defective)
+        assert found.verdict == "pass", found.reasons
+        assert any("leaves this defect" in check.reason for check in found.checks)

@@ -98,6 +98,19 @@ def test_nested_defaults_appended_arrays_and_tests():
     }  # fmt: skip
 
 
+def test_array_elements_that_hold_a_flag_and_its_value():
+    file = load(SCRIPTS / "quoted_groups.sh")
+    assert dict(file.recipe.settings) == {
+        "num_layers": 8, "hidden": 1024, "tp": 1, "bf16": True, "manual_gc": True, "fp8": "hybrid",
+        "fp8_amax_history_len": 1024, "overlap_grad_reduce": True, "use_distributed_optimizer": True, "mock_data": True,
+        "vocab_size": 32000,
+    }  # fmt: skip
+    edited = file.render(file.recipe.with_settings({"fp8": "e4m3", "tp": 2, "mock_data": None})).decode()
+    assert '"--fp8-format e4m3"' in edited
+    assert "TP_SIZE=2" in edited
+    assert "--mock-data" not in edited
+
+
 def test_an_elif_chain_and_a_command_behind_and():
     file = load(SCRIPTS / "chained.sh")
     assert dict(file.recipe.settings) == {"num_layers": 2, "bf16": True}

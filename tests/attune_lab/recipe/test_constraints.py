@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from attune_lab.contracts import UserError
 from attune_lab.recipe.constraints import Constraint, can_start, check, constraints, errors, violations
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.expressions import compile_expression
@@ -65,3 +68,16 @@ def test_rules_need_no_python() -> None:
 )
 def test_recipes_that_break_rules(edits, ids) -> None:
     assert [finding.id for finding in check(moe(**edits), cluster())] == ids
+
+
+SIZES = ("tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "layers_per_vstage", "first_stage_layers", "kv_groups",
+         "num_distopt_instances", "log_memory_interval", "num_experts", "moe_ffn", "mb_group_per_vp")  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(SIZES), st.integers(-2, 70), max_size=4))
+def test_any_sizes_are_judged_or_refused_in_one_sentence(edits) -> None:
+    try:
+        sentences = [finding.message for finding in check(moe(**edits), cluster())]
+    except UserError as error:
+        sentences = [str(error)]
+    assert all("\n" not in sentence and len(sentence) < 600 for sentence in sentences)
