@@ -194,11 +194,21 @@ def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
     per_node = _int(cells, "gpus_per_node", spec.gpus_per_node)
     accelerator = spec.accelerator
     if knobs.get("inter_node", "").endswith("Gbps"):  # stated for the whole node
-        rate = float(knobs["inter_node"].removesuffix("Gbps")) * 1e9 / 8 / max(per_node, 1)
+        rate = _rate(knobs, "inter_node", "Gbps") * 1e9 / 8 / max(per_node, 1)
         accelerator = replace(accelerator, nic_bytes_per_s=rate)
     if knobs.get("intra_node", "").endswith("GB/s"):
-        accelerator = replace(accelerator, link_bytes_per_s=float(knobs["intra_node"].removesuffix("GB/s")) * 1e9)
+        accelerator = replace(accelerator, link_bytes_per_s=_rate(knobs, "intra_node", "GB/s") * 1e9)
     return replace(spec, accelerator=accelerator, gpus_per_node=max(per_node, 1))
+
+
+def _rate(knobs: Mapping[str, str], knob: str, unit: str) -> float:
+    try:
+        rate = float(knobs[knob].removesuffix(unit))
+    except ValueError:
+        rate = math.nan
+    if not (math.isfinite(rate) and rate > 0):
+        raise UserError(f"knob '{knob}' holds '{knobs[knob][:40]}'; a rate above 0 such as 400{unit} is needed")
+    return rate
 
 
 def _columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from attune_lab.contracts import EnvironmentFault, UserError
+from attune_lab.contracts import UserError
 from attune_lab.points import REQUIRED_COLUMNS, Point, Unsupported, parse_point
+from attune_lab.recipe.text_files import read_bytes
+from attune_lab.writing import write_file
+from simulator.hardware import ClusterSpec
 from simulator.job import Jobs, make_jobs
+from simulator.models import ModelShape
 from simulator.step import StepEstimate, simulate_step
 
 PREDICTED_COLUMNS = (
@@ -23,7 +28,7 @@ PREDICTED_COLUMNS = (
     "pred_model_tflops_per_gpu",
     "pred_peak_mem_gb",
 )
-_MAX_BYTES = 512 * 2**20
+_MAX_BYTES = 512_000_000
 
 
 def predict_file(points: Path, out: Path) -> dict[str, int]:
@@ -41,14 +46,12 @@ def predict_file(points: Path, out: Path) -> dict[str, int]:
     predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows])
     fields = [name for name in header if name not in PREDICTED_COLUMNS]
     keep = [header.index(name) for name in fields]
-    try:
-        with out.open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.writer(handle)
-            writer.writerow([*fields, *PREDICTED_COLUMNS])
-            for row, predicted in zip(rows, predictions, strict=True):
-                writer.writerow([row[i] for i in keep] + [predicted[c] for c in PREDICTED_COLUMNS])
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write {out}: {error.strerror}; choose another --out") from error
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow([*fields, *PREDICTED_COLUMNS])
+    for row, predicted in zip(rows, predictions, strict=True):
+        writer.writerow([row[i] for i in keep] + [predicted[c] for c in PREDICTED_COLUMNS])
+    write_file(out, table.getvalue().encode())
     counts: dict[str, int] = defaultdict(int)
     for predicted in predictions:
         counts[predicted["pred_status"]] += 1
@@ -69,10 +72,26 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
         else:
             groups[point.shape, point.cluster].append((index, point))
     for (shape, cluster), members in groups.items():
-        names = sorted({name for _, point in members for name in point.columns})
-        jobs = make_jobs(shape, cluster, **_columns(names, [point for _, point in members]))
-        _fill(results, members, jobs, simulate_step(jobs))
+        _predict(results, shape, cluster, members)
     return results
+
+
+def _predict(
+    results: list[dict[str, Any]], shape: ModelShape, cluster: ClusterSpec, members: Sequence[tuple[int, Point]]
+) -> None:
+    """Fill in one batch; where the simulator refuses it, row by row, so that a bad row spoils no other."""
+    names = sorted({name for _, point in members for name in point.columns})
+    try:
+        jobs = make_jobs(shape, cluster, **_columns(names, [point for _, point in members]))
+        step = simulate_step(jobs)
+    except (ValueError, OverflowError) as error:
+        if len(members) > 1:
+            for member in members:
+                _predict(results, shape, cluster, [member])
+        else:
+            results[members[0][0]].update(pred_status="unsupported", pred_reason=str(error))
+    else:
+        _fill(results, members, jobs, step)
 
 
 def _columns(names: Sequence[str], points: Sequence[Point]) -> dict[str, Any]:
@@ -102,20 +121,17 @@ def _fill(results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], j
             results[index]["pred_reason"] = (
                 f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
             )
-        if not all(np.isfinite(value) for value in values.values()):
-            results[index].update(pred_status="unsupported", pred_reason="the prediction is not finite")
+        if not all(np.isfinite(value) and value > 0 for value in values.values()):
+            results[index].update(dict.fromkeys(PREDICTED_COLUMNS, ""), pred_status="unsupported")
+            results[index]["pred_reason"] = "the prediction is no positive number: the sizes make no sense together"
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise UserError(f"{path} is larger than 512 MiB; split it")
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path, "CSV of points", _MAX_BYTES).decode("utf-8-sig")
         rows = list(_rows(text, path))
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; give a CSV of points") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as a UTF-8 CSV file ({type(error).__name__})") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a UTF-8 CSV file ({error}); correct it there") from error
     if not rows:
         raise UserError(f"{path} is empty; the first line must name the columns")
     header = rows[0]
@@ -132,7 +148,7 @@ def _rows(text: str, path: Path) -> Iterator[list[str]]:
     if "\0" in text:
         raise UserError(f"{path} is a binary file; give a CSV of points")
     width = 0
-    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=None), strict=True)
     for row in reader:
         if not row:
             continue

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from attune_lab.campaign.budget import US_PER_HOUR
 from attune_lab.contracts import Cluster, EnvironmentFault, Estimate, Proposal, RunReport, Status, TuningTask, UserError
 from attune_lab.recipe import Recipe
 from simulator.hardware import Accelerator, ClusterSpec
@@ -289,9 +290,14 @@ class StoreContract:
 
         return RunRow(label, "search", spec.baseline, describe(Proposal(spec.baseline)), reserved_us=2**40)
 
-    def _report(self, label: str) -> RunReport:
+    def _report(self, label: str, charged_us: int = 0) -> RunReport:
         return RunReport(
-            label=label, status="diverged", provenance="simulated", steps=8, loss=(0.1, math.inf, math.nan)
+            label=label,
+            status="diverged",
+            provenance="simulated",
+            steps=8,
+            gpu_hours=charged_us / US_PER_HOUR,
+            loss=(0.1, math.inf, math.nan),
         )
 
     def test_keeps_a_run_from_start_to_finish(
@@ -303,11 +309,11 @@ class StoreContract:
             store.start(row)
         with open_store(tmp_path, spec) as store:
             assert store.run("000-search") == row
-            store.finish("000-search", self._report("000-search"), 2**39)
+            store.finish("000-search", self._report("000-search", 2**39), 2**39)
         with open_store(tmp_path, spec) as store:
             (stored,) = store.runs()
             assert stored.charged_us == 2**39
-            assert repr(stored.report) == repr(self._report("000-search"))
+            assert repr(stored.report) == repr(self._report("000-search", 2**39))
 
     def test_refuses_a_label_twice_and_a_finish_without_start(
         self, open_store: Callable[[Path, CampaignSpec], Store], spec: CampaignSpec, tmp_path: Path
@@ -334,9 +340,12 @@ class StoreContract:
     ) -> None:
         from dataclasses import replace
 
+        other = replace(spec, seed=spec.seed + 1)
         open_store(tmp_path, spec).close()
+        with open_store(tmp_path, other) as store:  # nothing ran, nothing is lost
+            store.start(self._row(spec, "000-search"))
         with pytest.raises(UserError, match="seed"):
-            open_store(tmp_path, replace(spec, seed=spec.seed + 1))
+            open_store(tmp_path, spec)
 
     def test_keeps_events_and_the_result(
         self, open_store: Callable[[Path, CampaignSpec], Store], spec: CampaignSpec, tmp_path: Path

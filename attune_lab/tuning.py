@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
-from attune_lab.contracts import EnvironmentFault, TuningTask
+from attune_lab.contracts import EnvironmentFault, Tuner, TuningTask, UserError
 from attune_lab.workbench import Workbench, open_workbench, tuner_factory
+from attune_lab.writing import write_file
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
@@ -62,7 +64,7 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     space = SearchSpace(bench.baseline, bench.cluster, approvals=request.approvals)
     spec = _spec(request, budget, bench)
-    factory(_trial_task(spec, bench, space))  # options that a tuner cannot use are refused before anything is spent
+    _try_tuner(factory, _trial_task(spec, bench, space))
     out = request.out or default_folder(request)
     result = run_campaign(
         spec,
@@ -76,8 +78,10 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
         ship=lambda recipe: _ship(bench, recipe, out),
     )
     shipped = bench.file.render(result.shipped_recipe)
+    if result.shipped_path is not None and not Path(result.shipped_path).exists():  # removed since
+        _ship(bench, result.shipped_recipe, out)
     data = {**result.to_json(), "out": str(out), "diff": _diff(bench, shipped)}
-    _write(out / "result.json", json.dumps(data, indent=1).encode())
+    write_file(out / "result.json", json.dumps(data, indent=1).encode())
     return data
 
 
@@ -101,6 +105,18 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
     )
 
 
+def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None:
+    """Set the tuner up once for nothing: options that it cannot use are refused before anything is spent."""
+    try:
+        factory(task)
+    except (UserError, EnvironmentFault):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the tuner cannot be set up ({type(error).__name__}: {error}); check its options or take another --tuner"
+        ) from error
+
+
 def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace) -> TuningTask:
     """What the tuner will be given, with an empty budget."""
     empty = TunerBudget(Budget(0), 0.0)
@@ -109,7 +125,7 @@ def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace) -> Tun
 
 def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:
     path = out / "shipped" / _file_name(bench)
-    _write(path, bench.file.render(recipe))
+    write_file(path, bench.file.render(recipe))
     return path
 
 
@@ -123,14 +139,3 @@ def _diff(bench: Workbench, shipped: bytes) -> str:
     name = _file_name(bench)
     before, after = (text.decode().splitlines() for text in (bench.file.data, shipped))
     return "\n".join(difflib.unified_diff(before, after, f"as it came in/{name}", f"shipped/{name}", n=1, lineterm=""))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replace ``path`` in one step, so that a kill leaves the old file or the new one."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write {path}: {error.strerror}; free the disk or use another --out") from error

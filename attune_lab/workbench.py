@@ -92,6 +92,8 @@ def tuner_factory(name: str) -> Callable[[TuningTask], Tuner]:
         raise UserError(f"--tuner {name}: no such tuner; {hint}installed: {', '.join(sorted(known)) or 'none'}")
     try:
         factory: Callable[[TuningTask], Tuner] = known[name].load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"--tuner {name}: its package does not import ({error}); reinstall it") from error
+    except Exception as error:  # a stranger's package may raise anything
+        raise UserError(
+            f"--tuner {name}: its package does not import ({type(error).__name__}: {error}); reinstall it"
+        ) from error
     return factory

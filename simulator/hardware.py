@@ -121,7 +121,7 @@ def parse_cluster(text: str) -> ClusterSpec:
         ValueError: not ``<count>x<accelerator>``, an unknown or ambiguous accelerator, or a count that is
             zero, absurd or leaves a host partly used.
     """
-    match = re.fullmatch(r"\s*([+-]?\d+)\s*[xX]\s*(\S+)\s*", text)
+    match = re.fullmatch(r"\s*([+-]?[0-9]+)\s*[xX]\s*(\S+)\s*", text)
     if match is None:
         raise ValueError(f"cluster {text!r}: write <number of GPUs>x<accelerator>, e.g. 64xH200-SXM5-141GB")
     digits, part = match.groups()

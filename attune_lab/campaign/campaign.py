@@ -69,7 +69,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
         UserError: budget too small, the baseline does not run, or ``out`` is not this campaign's.
         EnvironmentFault: another process drives it, the database fails, or the cluster breaks its contract.
     """
-    from attune_lab.campaign.store import open_store
+    from attune_lab.campaign.store import open_store, understood
 
     observer = observer or Observer()
     with open_store(out, spec, url=url) as store:
@@ -78,7 +78,8 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
             runner = Runner(cluster, store, Budget(0), observer)
             text = _Campaign(spec, runner, space, cost_model, gate).go(tuner_factory, ship).model_dump_json()
             store.finish_campaign(text)
-    result = CampaignResult.model_validate_json(text)
+    with understood(f"the result stored in {out}"):
+        result = CampaignResult.model_validate_json(text)
     observer.finished(result)
     return result
 

@@ -41,6 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from attune_lab.campaign.budget import to_us
 from attune_lab.campaign.spec import CampaignSpec, differences
 from attune_lab.contracts import EnvironmentFault, RunReport, UserError
 from attune_lab.recipe import Recipe
@@ -149,7 +150,8 @@ class Store:
             found = connection.execute(
                 select(_RUNS).where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label)
             ).one_or_none()
-        return None if found is None else _run_row(found._mapping)
+        with understood(self._where):
+            return None if found is None else _run_row(found._mapping)
 
     def start(self, row: RunRow) -> None:
         """Record that a run is about to start.
@@ -237,14 +239,14 @@ def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Stor
             SQLite file in ``out``.
 
     Raises:
-        UserError: ``out`` cannot be written, is no campaign, or holds another one.
-        EnvironmentFault: another process drives it, or the database fails.
+        UserError: ``out`` holds another campaign, or something else.
+        EnvironmentFault: another process drives it, ``out`` cannot be written, or the database fails.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = _locked(out)
     except OSError as error:
-        raise UserError(f"--out {out} cannot be written ({error.strerror or error}); choose another folder") from error
+        raise EnvironmentFault(f"--out {out} cannot be written ({error.strerror}); choose another folder") from error
     where = url or str(out / DATABASE)
     try:
         if url is None:
@@ -335,7 +337,7 @@ def _transaction(engine: Engine, where: str) -> Iterator[Connection]:
     except SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         if isinstance(error, DatabaseError) and ("not a database" in cause or "malformed" in cause):
-            raise UserError(
+            raise EnvironmentFault(
                 f"{where} is damaged or no campaign database ({cause}); move it away or use another --out"
             ) from error
         raise EnvironmentFault(
@@ -355,14 +357,18 @@ def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
             )
             assert made.inserted_primary_key is not None
             return int(made.inserted_primary_key[0])
-    if found.schema_version != SCHEMA_VERSION:
-        raise UserError(
-            f"{where} was written by another version of attune (schema {found.schema_version}, "
-            f"here {SCHEMA_VERSION}); use that version or another --out"
-        )
-    differing = differences(json.loads(found.spec), asked)
-    if differing:
-        raise UserError(f"{where} holds another campaign ({'; '.join(differing)}); use another --out")
+        if found.schema_version != SCHEMA_VERSION:
+            raise UserError(
+                f"{where} was written by another version of attune (schema {found.schema_version}, "
+                f"here {SCHEMA_VERSION}); use that version or another --out"
+            )
+        with understood(where):
+            differing = differences(json.loads(found.spec), asked)
+        begun = connection.execute(select(_RUNS.c.id).where(_RUNS.c.campaign_id == found.id)).first()
+        if differing and begun is None:  # refused before its first run, as for a budget too small: nothing to lose
+            connection.execute(update(_CAMPAIGN).where(_CAMPAIGN.c.id == found.id).values(spec=json.dumps(asked)))
+        elif differing:
+            raise UserError(f"{where} holds another campaign ({'; '.join(differing)}); use another --out")
     return int(found.id)
 
 
@@ -377,17 +383,31 @@ def _read(engine: Engine, where: str, condition: Any) -> CampaignRecord:
         events = connection.execute(
             select(_EVENTS).where(_EVENTS.c.campaign_id == campaign.id).order_by(_EVENTS.c.id)
         ).all()
-    return CampaignRecord(
-        json.loads(campaign.spec),
-        campaign.state,
-        campaign.result,
-        tuple(_run_row(row._mapping) for row in runs),
-        tuple((row.kind, json.loads(row.data)) for row in events),
-    )
+    with understood(where):
+        return CampaignRecord(
+            json.loads(campaign.spec),
+            campaign.state,
+            campaign.result,
+            tuple(_run_row(row._mapping) for row in runs),
+            tuple((row.kind, json.loads(row.data)) for row in events),
+        )
+
+
+@contextmanager
+def understood(where: str) -> Iterator[None]:
+    """While stored text is read: what cannot be understood was not written by us, and becomes one sentence."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        cause = str(error).splitlines()[0]
+        raise EnvironmentFault(
+            f"{where} was edited or damaged ({type(error).__name__}: {cause}); move it away or use another --out"
+        ) from error
 
 
 def _run_row(stored: Mapping[Any, Any]) -> RunRow:
-    return RunRow(
+    """Raises ValueError where a row contradicts itself: the ledger rests on what is charged here."""
+    row = RunRow(
         label=stored["label"],
         purpose=stored["purpose"],
         recipe=Recipe.from_canonical(json.loads(stored["recipe"])),
@@ -397,3 +417,9 @@ def _run_row(stored: Mapping[Any, Any]) -> RunRow:
         report=None if stored["report"] is None else RunReport.model_validate_json(stored["report"]),
         repeats=stored["repeats"],
     )
+    if row.recipe.digest != stored["recipe_digest"]:
+        raise ValueError(f"the recipe of run {row.label} is not the one that ran")
+    owed = None if row.report is None else min(to_us(row.report.gpu_hours), row.reserved_us)
+    if row.reserved_us < 0 or row.charged_us != owed:
+        raise ValueError(f"run {row.label} is charged {row.charged_us} GPU-microseconds where {owed} are due")
+    return row

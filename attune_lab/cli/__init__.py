@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from attune_lab.cli import catalogues, doctor, gate, predict, simulate, tune
+from attune_lab.cli.output import printable
 from attune_lab.contracts import EnvironmentFault, UserError
 
 app = typer.Typer(
@@ -24,40 +26,69 @@ app = typer.Typer(
 for module in (tune, simulate, predict, gate, catalogues, doctor):
     module.register(app)
 
+_LONGEST = 600
+"""Characters of an error message."""
+
 
 def main() -> None:
     """Run the command line; every failure ends in one sentence on stderr and the exit code of DESIGN.
 
-    Exit codes: 0 done or pass, 1 the answer is no, 2 unusable input, 3 the environment failed, 130 interrupted.
+    Exit codes: 0 done or pass, 1 the answer is no, 2 unusable input, 3 the environment failed,
+    130 interrupted, 141 the reader of the output left.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character the terminal cannot show must not end the command
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(standalone_mode=False)
+        code = _run()
+        if sys.stdout is not None:  # as under `>&-`
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader (`| head`) has left; Python would say so again when it flushes at exit
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            os.dup2(nowhere, stream.fileno())
+        code = 141
+    sys.exit(code)
+
+
+def _run() -> int:
+    code = 0
+    try:
+        answer = app(standalone_mode=False)
+        code = answer if isinstance(answer, int) else 0
     except typer.Exit as stop:
         code = stop.exit_code
+    except BrokenPipeError:
+        raise
     except TyperException as error:
+        code = 2
         if message := error.format_message():  # empty when help was shown for want of a command
             _fail("input", message)
-        code = 2
     except UserError as error:
-        _fail("input", str(error))
         code = 2
+        _fail("input", str(error))
     except (EnvironmentFault, MemoryError, OSError) as error:
-        _fail("environment", str(error) or type(error).__name__)
         code = 3
+        _fail("environment", str(error) or type(error).__name__)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", "stopped; run the same command again to go on where it stopped")
         code = 130
+        _fail("interrupted", "stopped; run the same command again to go on where it stopped")
+    except SystemExit as stop:
+        code = 3
+        _fail("internal", f"something ended the program from inside (exit {stop.code}), perhaps the tuner")
     except Exception as error:
         if os.environ.get("ATTUNE_DEBUG"):
             raise
-        _fail("internal", f"internal error ({type(error).__name__}: {error}); set ATTUNE_DEBUG=1 for the traceback")
         code = 3
-    sys.exit(code if isinstance(code, int) else 0)
+        _fail("internal", f"internal error ({type(error).__name__}: {error}); set ATTUNE_DEBUG=1 for the traceback")
+    return code
 
 
 def _fail(kind: str, message: str) -> None:
     """One sentence on stderr; under --json also one object on stdout, so that a script always gets its object."""
-    sentence = " ".join(message.split())
+    sentence = printable(" ".join(message.split()))
+    if len(sentence) > _LONGEST:  # it quotes what was given, and that was a whole file or a flood of digits
+        sentence = f"{sentence[: _LONGEST // 2]} ... {sentence[-_LONGEST // 2 :]}"
+    print(f"attune: {sentence}", file=sys.stderr)
     if "--json" in sys.argv:
         print(json.dumps({"error": {"kind": kind, "message": sentence}}))
-    print(f"attune: {sentence}", file=sys.stderr)

@@ -106,12 +106,16 @@ def tuners(as_json: Json = False) -> None:
 
     Example: attune tuners
     """
-    from attune_lab.workbench import tuner_entry_points
+    from attune_lab.contracts import UserError
+    from attune_lab.workbench import tuner_entry_points, tuner_factory
 
     rows = []
     drawn = table("Tuners", "tuner", "from", "what it does")
     for name, entry in sorted(tuner_entry_points().items()):
-        summary = (entry.load().__doc__ or "").strip().split("\n")[0]
+        try:
+            summary = (tuner_factory(name).__doc__ or "").strip().split("\n")[0]
+        except UserError as error:  # listed all the same: one broken package must not hide the others
+            summary = str(error)
         rows.append({"name": name, "entry_point": entry.value, "summary": summary})
         drawn.add_row(name, entry.value, summary)
     _show("tuners", rows, drawn, as_json)

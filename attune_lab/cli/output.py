@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and newline, and the marks that reverse the direction of the text around them."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster, e.g. 64xH200-SXM5-141GB (see attune clusters).")]
@@ -21,16 +25,34 @@ RecipeName = Annotated[str, typer.Argument(help="A recipe file, or a name from a
 def emit(data: Mapping[str, Any], *, as_json: bool, render: Callable[[Console], None]) -> None:
     """Print ``data`` as JSON, or let ``render`` draw it. Non-finite numbers become null."""
     if as_json:
-        print(json.dumps(_finite(data), ensure_ascii=False))
+        print(json.dumps(_finite(data)))
     else:
         render(console())
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console; NO_COLOR and non-terminals are obeyed by rich itself."""
-    from rich.console import Console
+    """A rich console that shows control characters instead of sending them; NO_COLOR is obeyed by rich itself.
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    Names and values come from files of strangers: one with a terminal escape sequence in it must not reach the
+    terminal as one.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Printable(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 - called by rich while it handles the error; `main` knows what to do
+
+        def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+            for segment in super().render(*arguments, **options):
+                yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    return Printable(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def printable(text: str) -> str:
+    """``text`` with everything a terminal would obey rather than show replaced by U+FFFD."""
+    return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:

@@ -24,7 +24,11 @@ def predict(
     counts = predict_file(points, out)
     data = {"out": str(out), "rows": sum(counts.values()), "by_status": counts, "provenance": "simulated"}
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no rows"
-    emit(data, as_json=as_json, render=lambda c: c.print(f"{data['rows']} rows ({summary}) written to {out}"))
+    emit(
+        data,
+        as_json=as_json,
+        render=lambda c: c.print(f"{data['rows']} rows ({summary}) written to {out}", markup=False),
+    )
 
 
 def register(app: typer.Typer) -> None:

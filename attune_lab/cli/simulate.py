@@ -66,9 +66,12 @@ def _data(estimate: Estimate, accelerator: str) -> dict[str, Any]:
 
 
 def _render(console: Console, data: dict[str, Any]) -> None:
-    console.print(f"[bold]{data['recipe']}[/bold] on {data['cluster']}  (simulated, cost model)")
+    from rich.markup import escape
+
+    console.print(f"[bold]{escape(data['recipe'])}[/bold] on {data['cluster']}  (simulated, cost model)")
     for change in data["carried_over"]:
-        console.print(f"  carried over: {change['key']} {change['before']} -> {change['after']}: {change['why']}")
+        moved = f"{change['key']} {change['before']} -> {change['after']}: {change['why']}"
+        console.print(f"  carried over: {moved}", markup=False)
     verdict = "fits" if data["status"] == "ok" else "[red]runs out of memory[/red]"
     console.print(
         f"  step {data['step_time_s']:.3f} s   {data['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU   "

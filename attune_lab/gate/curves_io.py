@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,9 +17,13 @@ import numpy as np
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.curve import Curve, Floats
+from attune_lab.recipe.text_files import read_bytes
 
 _ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+\s*\|(.*)")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_MAX_BYTES = 512_000_000
+_MAX_STEP = 2**53
+_MAX_DIGITS = 100
 _CURVE_SUFFIXES = (".csv", ".log", ".out", ".txt")
 
 Row = Mapping[str, str]
@@ -72,12 +77,7 @@ def write_csv(curve: Curve, path: Path) -> None:
 
 
 def _text(file: Path) -> str:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}).") from error
-    if not data.strip():
-        raise UserError(f"{file}: is empty; give a CSV or a training log.")
+    data = read_bytes(file, "CSV or training log", _MAX_BYTES)
     if b"\0" in data:
         raise UserError(f"{file}: is not a text file; give a CSV or a training log.")
     return data.decode("utf-8-sig", errors="replace")
@@ -103,17 +103,21 @@ def _log_rows(text: str) -> list[Row]:
 
 
 def _csv_rows(text: str, file: Path) -> list[Row]:
-    reader = csv.reader(io.StringIO(text))
-    header = [name.strip() for name in next(reader, [])]
+    try:
+        reader = csv.reader(io.StringIO(text, newline=None))
+        header = [name.strip() for name in next(reader, [])]
+        lines = [(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise UserError(f"{file}: is neither a CSV nor a Megatron-LM log ({error}).") from error
     if "step" not in header or "lm_loss" not in header:
         raise UserError(f"{file}: is neither a CSV with the columns step,lm_loss nor a Megatron-LM log.")
     if len(set(header)) < len(header):
         raise UserError(f"{file}: line 1 names a column twice.")
     rows: list[Row] = []
-    for cells in reader:
+    for number, cells in lines:
         if any(cell.strip() for cell in cells):
             if len(cells) != len(header):
-                raise UserError(f"{file}: line {reader.line_num} has {len(cells)} cells, the header {len(header)}.")
+                raise UserError(f"{file}: line {number} has {len(cells)} cells, the header {len(header)}.")
             rows.append(dict(zip(header, (cell.strip() for cell in cells), strict=True)))
     return rows
 
@@ -126,7 +130,7 @@ def _curve(rows: Iterable[Row], file: Path) -> Curve:
     by_step: dict[int, Row] = {}
     for row in rows:
         step = _number(row["step"], "step", file)
-        if step != int(step) or step < 0:
+        if not 0 <= step <= _MAX_STEP or step != int(step):
             raise UserError(f"{file}: step {row['step']} is not a whole number.")
         if by_step.setdefault(int(step), row)["lm_loss"] != row["lm_loss"]:
             raise UserError(f"{file}: step {int(step)} appears twice with different losses; keep one.")
@@ -141,7 +145,7 @@ def _curve(rows: Iterable[Row], file: Path) -> Curve:
 
 
 def _number(text: str, column: str, file: Path) -> float:
-    if not _NUMBER.fullmatch(text):
+    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
         raise UserError(f"{file}: {column} holds {text[:40]!r}, which is not a number.")
     return float(text)
 
@@ -157,7 +161,7 @@ def _quanta(texts: list[str]) -> Floats:
     for i, text in enumerate(texts):
         mantissa, _, exponent = text.lower().partition("e")
         decimals = len(mantissa.partition(".")[2])
-        if "n" in mantissa:
+        if not math.isfinite(float(text)):
             continue
         if exponent:
             quanta[i] = 10.0 ** (int(exponent) - decimals)

@@ -8,7 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from attune_lab.recipe.expressions import Expression, UnknownName, compile_expression, version
+from attune_lab.recipe import expressions
+from attune_lab.recipe.expressions import Expression, UnknownName, compile_expression
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
@@ -49,7 +50,7 @@ def facts(recipe: Recipe, cluster: ClusterSpec, versions: Mapping[str, str] | No
     from attune_lab.recipe.effective import effective
     from attune_lab.recipe.registry import registry
 
-    known = {**recipe.versions, **(versions or {})}
+    known = expressions.versions({**recipe.versions, **(versions or {})})
     values: dict[str, Any] = {key: recipe.get(key) for key in registry()}
     values.update(effective(recipe, cluster))
     values["env_TORCH_NCCL_AVOID_RECORD_STREAMS"] = None
@@ -57,7 +58,7 @@ def facts(recipe: Recipe, cluster: ClusterSpec, versions: Mapping[str, str] | No
     for name in STACK_VERSIONS:
         values.pop(name, None)
         if name in known:
-            values[name] = version(known[name])
+            values[name] = known[name]
     return values
 
 

@@ -63,7 +63,10 @@ def _smallest_cluster(*recipes: Recipe) -> ClusterSpec:
 
     sizes = [1]
     for recipe in recipes:
-        tp, pp, cp, ep = (int(str(recipe.get(key))) for key in ("tp", "pp", "cp", "ep"))
+        tp, pp, cp, ep = (max(int(str(recipe.get(key))), 1) for key in ("tp", "pp", "cp", "ep"))
         etp = int(str(recipe.get("etp") or tp))
         sizes += [tp * pp * cp, etp * ep * pp]
-    return parse_cluster(f"{math.lcm(*sizes)}xH100-SXM5-80GB")
+    try:
+        return parse_cluster(f"{math.lcm(*sizes)}xH100-SXM5-80GB")
+    except ValueError as error:
+        raise UserError(f"the layouts of the two recipes fit no cluster both can run on ({error})") from error

@@ -157,7 +157,7 @@ class _Reader:
         name, append = assigned[1], bool(assigned[2])
         if token.elements is not None:
             before = self.scope.arrays.get(name, ()) if append else ()
-            fields = [field for element in token.elements for field in self.expander.fields(element)]
+            fields = self.expander.all_fields(token.elements)
             self.scope.scalars.pop(name, None)
             self.scope.arrays[name] = (*before, *fields)
         else:
@@ -177,11 +177,8 @@ class _Reader:
         """Include a file of the script's own folder; others are left out, and miss where a setting needs them."""
         if len(words) < 2 or self.folder is None:
             return
-        written = "".join(chunk.text for chunk in self.expander.chunks(words[1].parts) if chunk.status != "dynamic")
-        path = (self.folder / written.lstrip("/")).resolve()
-        if Path(written).is_absolute() and not any(part.kind != "text" for part in words[1].parts):
-            path = Path(written).resolve()
-        if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
+        path = self._sourced(words[1])
+        if path is None:
             return
         self.included += 1
         if self.included > _MAX_SOURCED:
@@ -197,8 +194,20 @@ class _Reader:
         finally:
             self.text, self.expander = text, expander
 
+    def _sourced(self, word: Token) -> Path | None:
+        """The file that `source` names, None when it is none of the script's own folder."""
+        assert self.folder is not None
+        written = "".join(chunk.text for chunk in self.expander.chunks(word.parts) if chunk.status != "dynamic")
+        literal = not any(part.kind != "text" for part in word.parts)
+        path = Path(written) if Path(written).is_absolute() and literal else self.folder / written.lstrip("/")
+        try:
+            path = path.resolve()
+            return path if path.is_relative_to(self.folder.resolve()) and path.is_file() else None
+        except (OSError, RuntimeError):  # a name too long, or links in a circle: nothing Bash could read either
+            return None
+
     def _consider(self, words: Sequence[Token], prefix: dict[str, tuple[Scalar, Region]], node: Command) -> None:
-        fields = [field for word in words for field in self.expander.fields(word)]
+        fields = self.expander.all_fields(words)
         texts = [text_of(field) for field in fields]
         if texts[:1] == ["eval"] or any(text in ("-c", "-lc") for text in texts):
             fields = [piece for field in fields for piece in split([replace(c, quoted=False) for c in field])]

@@ -68,6 +68,20 @@ class Expander:
             fields = split(tuple(self.chunks(token.parts)))
         return [tuple(replace(c, trail=(outer, *c.trail)) for c in field) for field in fields]
 
+    def all_fields(self, tokens: Iterable[Token]) -> list[Scalar]:
+        """The words that several written words expand to.
+
+        Raises:
+            UserError: more than a launch script can mean, as where an array doubles itself again and again.
+        """
+        fields: list[Scalar] = []
+        for token in tokens:
+            fields += self.fields(token)
+            if len(fields) > _MAX_EXPANDED // 10:
+                line = line_of(self.text, token.start)
+                raise UserError(f"line {line}: the arrays expand to too many words; a launch script has a few hundred")
+        return fields
+
     def chunks(self, parts: Iterable[Part]) -> list[Chunk]:
         chunks: list[Chunk] = []
         for part in parts:

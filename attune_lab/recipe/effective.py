@@ -6,13 +6,12 @@ recipe, its environment and the cluster (``dp``, ``num_microbatches``, ``stage_l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe import layouts
-from attune_lab.recipe.expressions import version
+from attune_lab.recipe.expressions import versions
 from attune_lab.recipe.recipe import Recipe
 from attune_lab.recipe.shape import filled, leading_dense_layers, required, shape_of
 from simulator.hardware import ClusterSpec
@@ -86,10 +85,7 @@ def _environment(env: Mapping[str, str], attention_backend: str) -> dict[str, An
 
 def _versions(named: Mapping[str, str]) -> dict[str, Any]:
     """Versions by library as tuples; ``torch_version`` and ``te_version`` always have a value."""
-    try:
-        read = {name: version(text) for name, text in named.items() if re.match(r"v?\d", text)}
-    except ValueError as error:
-        raise UserError(f"versions of the recipe: {error}") from error
+    read = versions(named)
     known = {**DEFAULT_VERSIONS, **read}
     return {**read, "torch_version": known["torch"], "te_version": known["te"]}
 
@@ -99,7 +95,7 @@ def _model(values: Mapping[str, Any]) -> dict[str, Any]:
     hidden, heads = values["hidden"], values["heads"]
     ffn = values["ffn"] or (int((4 * hidden * 2 / 3) / 64) * 64 if values["swiglu"] else 4 * hidden)
     vocab = values["vocab_size"] or values["padded_vocab_size"] or 0
-    padding = values["make_vocab_size_divisible_by"] * values["tp"]
+    padding = required(values, "make_vocab_size_divisible_by") * values["tp"]
     dense = leading_dense_layers(str(values["moe_layer_freq"]), values["num_layers"]) if values["num_experts"] else 0
     comm_types = values["cp_comm_type"]
     return {

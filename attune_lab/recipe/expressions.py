@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,7 @@ Closure = Callable[[Mapping[str, Any]], Any]
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 40
+_MAX_DIGITS = 18
 _MAX_EXPONENT = 64
 _MAX_BASE = 10**6
 
@@ -45,12 +47,17 @@ def version(text: str) -> tuple[int, ...]:
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if not digits:
             break
-        numbers.append(int(digits))
+        numbers.append(int(digits[:_MAX_DIGITS]))
         if digits != part:
             break
     if not numbers:
         raise ValueError(f"{text!r} is no version")
     return tuple(numbers)
+
+
+def versions(named: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """Those of ``named`` that start with a number, for comparison; others (``nightly``) say nothing to compare."""
+    return {name: version(text) for name, text in named.items() if re.match(r"v?[0-9]", text)}
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {

@@ -105,10 +105,14 @@ def load(name: str | Path) -> RecipeFile:
     """
     path = Path(name)
     entry = shipped_by_name().get(str(name))
-    if entry is not None and not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name too long, or a folder on its way that may not be entered
+        raise UserError(f"{name} cannot be read ({error.strerror}); check the path and its permissions") from None
+    if entry is not None and not there:
         text = files("attune_lab").joinpath("data/recipes", entry.file).read_text(encoding="utf-8")
         return _read(entry.name, text, "yaml" if entry.file.endswith(".yaml") else "bash", None)
-    if not path.exists():
+    if not there:
         near = difflib.get_close_matches(str(name), shipped_by_name(), n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else "`attune recipes` lists the shipped ones"
         raise UserError(f"no file and no shipped recipe is called '{name}'; {hint}")

@@ -21,6 +21,7 @@ from attune_lab.recipe.words import Edit, Launch, Region, Variable, Word, apply_
 
 _ENVIRONMENT = "ENV_VARS"
 _MAX_CHARACTERS = 300_000
+_MAX_DEPTH = 20
 _REFERENCE = re.compile(r"\$\{(\w+)(?::-([^${}]*))?\}|\$([A-Za-z_]\w*)")
 _TRUE, _FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
 
@@ -137,6 +138,7 @@ def _parts(text: str) -> dict[str, list[_Entry]]:
         raise UserError("line 1: a YAML recipe is a mapping with a part for flags such as MODEL_ARGS")
     parts: dict[str, list[_Entry]] = {}
     for key, node in root.value:
+        _refuse_nested(key)
         if isinstance(node, MappingNode):
             if key.value in parts:
                 raise UserError(f"line {_line(key)}: '{key.value}' stands twice; merge the two")
@@ -147,9 +149,13 @@ def _parts(text: str) -> dict[str, list[_Entry]]:
 def _composed(text: str) -> Node | None:
     yaml = YAML(typ="rt", pure=True)
     try:
+        depth = 0
         for token in yaml.scan(text):
-            if type(token).__name__ in ("AnchorToken", "AliasToken", "TagToken"):
-                line = token.start_mark.line + 1
+            kind, line = type(token).__name__, token.start_mark.line + 1
+            depth += kind.endswith("StartToken") - kind.endswith("EndToken")
+            if depth > _MAX_DEPTH:
+                raise UserError(f"line {line}: this YAML is nested too deeply for a recipe; write flags and values")
+            if kind in ("AnchorToken", "AliasToken", "TagToken"):
                 raise UserError(f"line {line}: anchors, aliases and tags are not read in a recipe; write the value out")
         node: Node | None = YAML(typ="rt", pure=True).compose(text)
     except (YAMLError, RecursionError) as error:
@@ -163,6 +169,7 @@ def _composed(text: str) -> Node | None:
 def _entries(text: str, mapping: MappingNode) -> list[_Entry]:
     entries: dict[str, _Entry] = {}
     for key, node in mapping.value:
+        _refuse_nested(key)
         if key.value in entries:
             first = line_of(text, entries[key.value].line.start)
             raise UserError(f"lines {first} and {_line(key)} both set '{key.value}'; keep one of them")
@@ -175,6 +182,11 @@ def _entries(text: str, mapping: MappingNode) -> list[_Entry]:
             places = ((places[0][0], Region(node.start_mark.index, places[0][1].end)), *places[1:])
         entries[key.value] = _Entry(key.value, places, Region(key.start_mark.index, end))
     return list(entries.values())
+
+
+def _refuse_nested(key: Node) -> None:
+    if not isinstance(key, ScalarNode):
+        raise UserError(f"line {_line(key)}: a name cannot be a list or a mapping; write a flag")
 
 
 def _region(text: str, scalar: ScalarNode) -> Region:

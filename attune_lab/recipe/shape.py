@@ -144,9 +144,12 @@ def _experts(values: Mapping[str, Any], layers: int) -> dict[str, Any]:
     """The expert part; empty for a dense model."""
     if not values["num_experts"]:
         return {}
+    experts, top_k = required(values, "num_experts"), required(values, "topk")
+    if top_k > experts:
+        raise UserError(f"--moe-router-topk {top_k} is more than the {experts} of --num-experts; lower it")
     return {
-        "experts": required(values, "num_experts"),
-        "top_k": required(values, "topk"),
+        "experts": experts,
+        "top_k": top_k,
         "moe_ffn": required(values, "moe_ffn") if values["moe_ffn"] else _ffn(values),
         "shared_ffn": values["shared_expert_size"] or 0,
         "first_dense_layers": leading_dense_layers(str(values["moe_layer_freq"]), layers),
@@ -180,13 +183,14 @@ def leading_dense_layers(frequency: str, layers: int) -> int:
         UserError: the text cannot be read, does not cover ``layers`` layers, or interleaves dense layers.
     """
     text = re.sub(r"[\s()]", "", frequency)
-    if text.isdecimal() and int(text) >= 1:
+    if re.fullmatch(r"[1-9][0-9]{0,8}", text):
         pattern = [int(i % int(text) == 0) for i in range(layers)]
     else:
         terms = [_TERM.fullmatch(term) for term in text.split("+")]
-        pattern = [int(bit) for term in terms if term for bit in term[1].split(",") * int(term[2] or 1)]
-        if None in terms or len(pattern) != layers:
+        runs = [(term[1].split(","), int(term[2] or 1)) for term in terms if term]
+        if None in terms or sum(len(bits) * times for bits, times in runs) != layers:
             raise UserError(f"--moe-layer-freq {frequency!r} does not describe {layers} layers; use [0]*3+[1]*58")
+        pattern = [int(bit) for bits, times in runs for bit in bits * times]
     dense = pattern.index(1) if 1 in pattern else layers
     if 0 in pattern[dense:]:
         raise UserError(f"--moe-layer-freq {frequency!r} interleaves dense and expert layers, which is not simulated")

@@ -67,7 +67,9 @@ def _bill(result: Result) -> tuple[str, ...]:
 def _carried_over(console: Console, result: Result) -> None:
     if not result["carried_over"]:
         return
-    console.print(f"[bold]Carried over[/bold] to {result['cluster']} from where {result['recipe']} was published")
+    console.print(
+        f"[bold]Carried over[/bold] to {result['cluster']} from where {escape(result['recipe'])} was published"
+    )
     drawn = _grid()
     for change in result["carried_over"]:
         drawn.add_row(
@@ -139,8 +141,8 @@ def _shipped(console: Console, result: Result) -> None:
         console.print("\n[bold]The shipped recipe against the one that came in[/bold]")
         for line in result["diff"].splitlines():
             console.print(Text("  " + line, style=_DIFF_COLOURS.get(line[:1], "dim")))
-    console.print(f"\nshipped recipe   {result['shipped_path']}", soft_wrap=True)
-    console.print(f"campaign folder  {result['out']}", soft_wrap=True)
+    console.print(f"\nshipped recipe   {result['shipped_path']}", soft_wrap=True, markup=False)
+    console.print(f"campaign folder  {result['out']}", soft_wrap=True, markup=False)
 
 
 def _changes(changed: Mapping[str, Any]) -> str:

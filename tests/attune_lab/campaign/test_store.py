@@ -12,8 +12,8 @@ import pytest
 from scripted import BASELINE, campaign, spec_for
 
 from attune_lab.campaign import parse_budget
-from attune_lab.campaign.store import DATABASE, open_store, read_campaign
-from attune_lab.contracts import EnvironmentFault, UserError
+from attune_lab.campaign.store import DATABASE, RunRow, open_store, read_campaign
+from attune_lab.contracts import EnvironmentFault, RunReport, UserError
 from attune_lab.testing import StoreContract
 
 
@@ -82,7 +82,7 @@ def test_a_folder_without_a_campaign_is_named(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / DATABASE).write_bytes(content)
     for attempt in (lambda: open_store(tmp_path, spec_for()), lambda: read_campaign(tmp_path)):
-        with pytest.raises(UserError, match="damaged or no campaign database"):
+        with pytest.raises(EnvironmentFault, match="damaged or no campaign database"):
             attempt()
     assert _files(tmp_path) == {DATABASE: content}
 
@@ -118,16 +118,43 @@ def test_a_campaign_of_another_version_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_of_another_campaign_says_what_differs(tmp_path: Path, change, words: str) -> None:
-    open_store(tmp_path, spec_for()).close()
+    with open_store(tmp_path, spec_for()) as store:
+        store.start(RunRow("000-baseline", "baseline", BASELINE, {}))
     with pytest.raises(UserError) as refusal:
         open_store(tmp_path, replace(spec_for(), **change))
     assert words in str(refusal.value)
 
 
-def test_a_folder_that_cannot_be_made_is_the_users_to_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("UPDATE runs SET charged_us = 0", "is charged 0 GPU-microseconds where 3600000000 are due"),
+        ("UPDATE runs SET charged_us = -5", "is charged -5"),
+        ("UPDATE runs SET charged_us = NULL", "is charged None"),
+        ("UPDATE runs SET reserved_us = -1", "are due"),
+        ("UPDATE runs SET report = substr(report, 1, 40)", "edited or damaged"),
+        ("UPDATE runs SET report = '{}'", "edited or damaged"),
+        ("UPDATE runs SET recipe = '[]'", "edited or damaged"),
+        ("UPDATE runs SET recipe = replace(recipe, '\"tp\"', '\"pp\"')", "not the one that ran"),
+        ("UPDATE campaign SET spec = 'x'", "edited or damaged"),
+    ],
+)
+def test_a_row_edited_by_hand_is_found_before_the_ledger_rests_on_it(tmp_path: Path, edit: str, words: str) -> None:
+    report = RunReport(label="000-baseline", status="ok", provenance="simulated", steps=8, gpu_hours=1.0)
+    with open_store(tmp_path, spec_for()) as store:
+        store.start(RunRow("000-baseline", "baseline", BASELINE, {}, reserved_us=4_000_000_000))
+        store.finish("000-baseline", report, 3_600_000_000)
+    with sqlite3.connect(tmp_path / DATABASE) as connection:
+        connection.execute(edit)
+    connection.close()
+    with pytest.raises(EnvironmentFault, match=words), open_store(tmp_path, spec_for()) as store:
+        store.run("000-baseline")
+
+
+def test_a_folder_that_cannot_be_made_is_the_environments_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UserError, match="choose another folder"):
+        with pytest.raises(EnvironmentFault, match="choose another folder"):
             open_store(out, spec_for())
 
 

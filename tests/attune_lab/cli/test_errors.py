@@ -113,11 +113,16 @@ def test_an_output_folder_that_cannot_be_written_is_the_environments_fault(attun
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database at all", b"SQLite format 3\x00" + b"\x01" * 500])
+@pytest.mark.parametrize("content", [b"not a database at all", b"SQLite format 3\x00" + b"\x01" * 500])
 def test_a_corrupt_database_is_left_as_it_is(attune, tmp_path, content):
     (tmp_path / "campaign.db").write_bytes(content)
     _refused(attune(*TUNE, "--out", tmp_path), code=3)
     assert (tmp_path / "campaign.db").read_bytes() == content
+
+
+def test_an_empty_database_is_what_a_kill_at_the_first_instant_leaves(attune, tmp_path):
+    (tmp_path / "campaign.db").write_bytes(b"")
+    assert attune(*TUNE, "--out", tmp_path).code == 0
 
 
 def test_somebody_elses_database_is_left_as_it_is(attune, tmp_path):
@@ -127,7 +132,7 @@ def test_somebody_elses_database_is_left_as_it_is(attune, tmp_path):
         connection.execute("CREATE TABLE treasure (map TEXT)")
         connection.execute("INSERT INTO treasure VALUES ('here')")
     connection.close()
-    _refused(attune(*TUNE, "--out", tmp_path), code=3)
+    _refused(attune(*TUNE, "--out", tmp_path))
     with sqlite3.connect(tmp_path / "campaign.db") as connection:
         assert connection.execute("SELECT map FROM treasure").fetchall() == [("here",)]
 

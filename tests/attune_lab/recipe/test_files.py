@@ -133,8 +133,8 @@ def test_what_an_edit_cannot_change_is_refused():
 def test_files_that_are_no_recipe_are_refused_in_one_sentence(tmp_path):
     cases = {
         "empty.sh": (b"", "is empty"),
-        "binary.sh": (b"torchrun\0--num-layers 2", "is not UTF-8 text"),
-        "latin.sh": (b"# \xe9\n", "is not UTF-8 text"),
+        "binary.sh": (b"torchrun\0--num-layers 2", "not UTF-8 text"),
+        "latin.sh": (b"# \xe9\n", "not UTF-8 text"),
         "text.sh": (b"echo hello\n", "no command passes a Megatron-LM flag"),
     }
     for name, (data, message) in cases.items():
