@@ -38,7 +38,8 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
     """
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
     reduce, gather = _reduce_seconds(jobs, physics, dense, expert), _gather_seconds(jobs, physics, dense, expert)
-    reduce = np.where(jobs.zero_stage == 0, reduce + gather, reduce)
+    # Without a sharded optimizer the summed gradients are gathered, not the parameters.
+    reduce = np.where(jobs.zero_stage == 0, 2 * reduce, reduce)
     gather = np.where(jobs.zero_stage == 0, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
