@@ -45,7 +45,7 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
     window = np.minimum(early, jobs.num_microbatches)
     forward, backward = stages.forward.max(axis=1) * window, stages.backward.max(axis=1) * window
     parameters = np.maximum(dense + expert, 1.0)
-    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / 4, np.maximum(40e6, 1e6 * jobs.dp))
+    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
     tail = np.minimum(bucket / parameters, 1.0)
     once = _left(physics, reduce, backward, jobs.overlap_grad_reduce, tail)
     once = once + _left(physics, gather, forward, jobs.overlap_param_gather, tail)
