@@ -16,9 +16,9 @@ from pathlib import Path
 from attune_lab.contracts import UserError
 from attune_lab.recipe.bash_conditions import all_of, any_of, calculate, decide, print_into, tested
 from attune_lab.recipe.bash_launch import Found, Launcher
-from attune_lab.recipe.bash_parser import Case, Command, Function, Group, If, Loop, Node, parse
-from attune_lab.recipe.bash_syntax import REDIRECTIONS, Token
-from attune_lab.recipe.bash_values import Chunk, Expander, Scalar, Scope, one_command, split, text_of
+from attune_lab.recipe.bash_parser import Case, Command, Function, Group, If, Loop, Node, parse, without_redirections
+from attune_lab.recipe.bash_syntax import Token
+from attune_lab.recipe.bash_values import Expander, Scalar, Scope, beside, one_command, split, text_of, unknown_in
 from attune_lab.recipe.registry import setting_of_flag
 from attune_lab.recipe.text_files import read_text
 from attune_lab.recipe.words import Launch, Region, line_of
@@ -151,7 +151,7 @@ class _Reader:
     def _run_case(self, node: Case) -> None:
         subject = self.expander.chunks(node.subject.parts)
         if any(c.status == "dynamic" for c in subject):
-            self._skip(node.tokens, "inside a 'case' whose word needs a run", _named(subject))
+            self._skip(node.tokens, "inside a 'case' whose word needs a run", unknown_in(subject))
             return
         word = "".join(c.text for c in subject if c.status != "unset")
         for patterns, body in node.branches:
@@ -233,12 +233,12 @@ class _Reader:
     def _unknown(self, condition: Sequence[Node]) -> str:
         """Names the variable that keeps a test from being decided."""
         tokens = [token for node in condition if isinstance(node, Command) for token in node.tokens]
-        return next(filter(None, (_named(self.expander.chunks(token.parts)) for token in tokens)), "")
+        return next(filter(None, (unknown_in(self.expander.chunks(token.parts)) for token in tokens)), "")
 
     # Commands
 
     def _command(self, node: Command) -> bool | None:
-        tokens = _without_redirections(node.tokens)
+        tokens = without_redirections(node.tokens)
         words = list(tokens)
         prefix: dict[str, tuple[Scalar, Region]] = {}
         while words and words[0].assigned:
@@ -355,20 +355,10 @@ class _Reader:
                 self.scope.exported[name] = self.expander.region(word.start, word.end, quoted=False)
 
     def _source(self, words: Sequence[Token]) -> None:
-        """Include a file beside the script or one folder up; others are left out, and miss where a setting needs them.
-
-        A folder that needs a run, as in ``$(dirname "$0")/x.sh``, is taken for the script's own.
-        """
+        """Include a file beside the script or one folder up; any other is left out, and missed where it is needed."""
         if len(words) < 2 or self.folder is None:
             return
-        chunks = self.expander.chunks(words[1].parts)
-        written = "".join(chunk.text for chunk in chunks if chunk.status == "known")
-        if written.startswith("/") and all(chunk.status == "known" for chunk in chunks):
-            return
-        own = self.folder.resolve()
-        top = own.parent if own.parent != own.parent.parent else own
-        paths = [(base / written.lstrip("/")).resolve() for base in (own, top)]
-        path = next((path for path in paths if path.is_relative_to(top) and path.is_file()), None)
+        path = beside(self.folder, self.expander.chunks(words[1].parts))
         if path is None:
             return
         self.included += 1
@@ -400,29 +390,3 @@ class _Reader:
             self.found.append(Found(fields, prefix, words[0].start, node.list_start))
         elif script := next((text for field in fields if (text := text_of(field)).endswith(".sh")), None):
             self.other_script = line_of(self.text, words[0].start), script
-
-
-def _without_redirections(tokens: Sequence[Token]) -> list[Token]:
-    kept: list[Token] = []
-    skip = False
-    for token in tokens:
-        if token.operator in REDIRECTIONS:
-            if kept and kept[-1].end == token.start and kept[-1].bare.isdigit():
-                kept.pop()
-            skip = True
-        elif skip:
-            skip = False
-        else:
-            kept.append(token)
-    return kept
-
-
-def _named(chunks: Iterable[Chunk]) -> str:
-    """`` because NAME is $2``, or '' where all is known."""
-    for chunk in chunks:
-        if chunk.status == "dynamic":
-            name = next((region.name for region in chunk.trail if region.name), None)
-            return (
-                f" because {name} is {chunk.text}" if name and name != chunk.text.strip("${}") else f" ({chunk.text})"
-            )
-    return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -224,3 +224,19 @@ class _Parser:
         body = tuple(self.block(frozenset({"done"}), depth + 1))
         self.index += 1
         return Loop(self.tokens[first].bare, head, body, tuple(self.tokens[first : self.index]))
+
+
+def without_redirections(tokens: Sequence[Token]) -> list[Token]:
+    """The words of a command."""
+    kept: list[Token] = []
+    skip = False
+    for token in tokens:
+        if token.operator in REDIRECTIONS:
+            if kept and kept[-1].end == token.start and kept[-1].bare.isdigit():
+                kept.pop()
+            skip = True
+        elif skip:
+            skip = False
+        else:
+            kept.append(token)
+    return kept

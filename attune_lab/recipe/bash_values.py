@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeAlias
 
 from attune_lab.contracts import UserError
@@ -241,3 +242,28 @@ def _bare(scalar: Scalar) -> Scalar:
     first = replace(scalar[0], text=scalar[0].text[1:])
     rest = (first, *scalar[1:])
     return (*rest[:-1], replace(rest[-1], text=rest[-1].text[:-1]))
+
+
+def unknown_in(chunks: Iterable[Chunk]) -> str:
+    """What nobody can know of the chunks, as `` because NAME is $2``; '' where all is known."""
+    for chunk in chunks:
+        if chunk.status == "dynamic":
+            name = next((region.name for region in chunk.trail if region.name), None)
+            return (
+                f" because {name} is {chunk.text}" if name and name != chunk.text.strip("${}") else f" ({chunk.text})"
+            )
+    return ""
+
+
+def beside(folder: Path, chunks: Sequence[Chunk]) -> Path | None:
+    """The file that a script in ``folder`` names by ``chunks``, in that folder or the one above; None for any other.
+
+    A part that needs a run, as in ``$(dirname "$0")/x.sh``, is taken for the script's own folder.
+    """
+    written = "".join(chunk.text for chunk in chunks if chunk.status == "known")
+    if written.startswith("/") and all(chunk.status == "known" for chunk in chunks):
+        return None
+    own = folder.resolve()
+    top = own.parent if own.parent != own.parent.parent else own
+    paths = [(base / written.lstrip("/")).resolve() for base in (own, top)]
+    return next((path for path in paths if path.is_relative_to(top) and path.is_file()), None)

@@ -183,7 +183,7 @@ def _value(setting: Setting, occurrence: Occurrence, inline: str) -> Value:
     if unknown and not (setting.kind == "str" and setting.group in _FREE_TEXT_GROUPS):
         raise UserError(
             f"line {unknown.line}: the value {unknown.text} of {spelling.flag} is not set in this file; give it a "
-            "value there, for example with NAME=${NAME:-value}"
+            "value there (NAME=${NAME:-value} in Bash, a line of ENV_VARS in YAML)"
         )
     try:
         return checked(setting, _typed(setting, texts))
