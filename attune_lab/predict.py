@@ -24,7 +24,6 @@ PREDICTED_COLUMNS = (
     "pred_peak_mem_gb",
 )
 _MAX_BYTES = 512 * 2**20
-_RESERVED_STATISTICS = frozenset({"reserved", "nvidia_smi"})
 
 
 def predict_file(points: Path, out: Path) -> dict[str, int]:
@@ -85,10 +84,11 @@ def _columns(names: Sequence[str], points: Sequence[Point]) -> dict[str, Any]:
 
 def _fill(results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], jobs: Jobs, step: StepEstimate) -> None:
     capacity = jobs.cluster.accelerator.memory_bytes
-    reserved = step.peak_reserved_bytes.max(axis=1)
+    needed = step.peak_reserved_bytes.max(axis=1)
     allocated = step.peak_allocated_bytes.max(axis=1)
+    shown = {"reserved": needed - step.outside_bytes, "nvidia_smi": needed}  # else what torch calls allocated
     for position, (index, point) in enumerate(members):
-        peak = (reserved if point.memory_statistic in _RESERVED_STATISTICS else allocated)[position]
+        peak = shown.get(point.memory_statistic, allocated)[position]
         values = {
             "pred_step_time_s": step.step_time_s[position],
             "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu[position],
@@ -96,11 +96,11 @@ def _fill(results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], j
             "pred_peak_mem_gb": peak / 1e9,
         }
         results[index].update({name: f"{float(value):.6g}" for name, value in values.items()})
-        fits = bool(reserved[position] <= capacity)
+        fits = bool(needed[position] <= capacity)
         results[index]["pred_status"] = "ok" if fits else "oom"
         if not fits:
             results[index]["pred_reason"] = (
-                f"predicted {reserved[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
+                f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
             )
         if not all(np.isfinite(value) for value in values.values()):
             results[index].update(pred_status="unsupported", pred_reason="the prediction is not finite")

@@ -27,7 +27,7 @@ class RandomSearch:
             self._next = self._draw()
         return self._next
 
-    def tell(self, proposal: Proposal, report: RunReport) -> None:  # noqa: ARG002 - outcomes teach it nothing
+    def tell(self, proposal: Proposal, report: RunReport) -> None:
         """Remember that the recipe was run."""
         self._told.add(proposal.recipe.digest)
         if self._next is not None and self._next.recipe.digest == proposal.recipe.digest:

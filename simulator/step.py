@@ -40,6 +40,7 @@ class StepEstimate:
         peak_allocated_bytes: per pipeline stage, shape (B, P), 0 beyond a job's last stage.
         peak_reserved_bytes: the same with allocator overhead, CUDA context and communicator buffers: what
             must fit in the accelerator's memory, shape (B, P).
+        outside_bytes: the part of it that the allocator does not see (context, communicators).
         memory_bytes: parts of the allocated peak at the fullest stage: ``weights``, ``gradients``,
             ``optimizer``, ``activations``, ``temporary``, ``buffers``.
         tokens_per_s_per_gpu, model_flops_per_s_per_gpu, mfu: see `simulator.metrics`.
@@ -51,6 +52,7 @@ class StepEstimate:
     breakdown_s: dict[str, Floats]
     peak_allocated_bytes: Floats
     peak_reserved_bytes: Floats
+    outside_bytes: Floats
     memory_bytes: dict[str, Floats]
     tokens_per_s_per_gpu: Floats
     model_flops_per_s_per_gpu: Floats
@@ -84,6 +86,7 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
         breakdown_s=parts,
         peak_allocated_bytes=memory.peak_allocated_bytes,
         peak_reserved_bytes=memory.peak_reserved_bytes,
+        outside_bytes=memory.outside_bytes,
         memory_bytes=memory.parts,
         tokens_per_s_per_gpu=rate,
         model_flops_per_s_per_gpu=flops,

@@ -49,6 +49,7 @@ class Sign:
 SIGNS = (
     Sign("exposed_tp_comm", "exposed_tp_frac", 0.02, "{x:.1%} of the step waits for tensor-parallel collectives"),
     Sign("exposed_ep_a2a", "exposed_ep_frac", 0.02, "{x:.1%} of the step waits for token dispatch and combine"),
+    Sign("moe_slow", "exposed_ep_frac", 0.1, "{x:.1%} of the step waits for experts", share=0.5),
     Sign("exposed_dp_comm", "exposed_dp_frac", 0.02, "{x:.1%} of the step waits for data-parallel collectives"),
     Sign("exposed_cp_comm", "exposed_cp_frac", 0.02, "{x:.1%} of the step waits for context-parallel exchange"),
     Sign("exposed_pp_p2p", "exposed_pp_frac", 0.01, "{x:.1%} of the step waits for pipeline sends"),
@@ -116,9 +117,6 @@ def diagnose(report: RunReport, settings: Mapping[str, Any]) -> Diagnosis:
     if variables["oom"]:
         names = ("oom_first_step", "oom_forward", "oom_backward", "oom_optimizer_step")
         symptoms += [Symptom(name, "the run is out of memory", 1.0) for name in names]
-    if variables.get("num_experts"):
-        expert_share = float(variables.get("exposed_ep_frac", 0.0))
-        symptoms.append(Symptom("moe_slow", f"{expert_share:.1%} of the step waits for experts", expert_share / 2))
     return Diagnosis(tuple(sorted(symptoms, key=lambda s: (-s.at_stake, s.name))), variables)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,20 @@ from attune_lab.recipe import Recipe
 
 MAX_FAULTS = 2
 """After this many infrastructure faults in a row a recipe is left alone: the nodes will not have it."""
+
+
+HICCUP = 1.1
+"""A step this many times the median of its run met something that passes (garbage collection, a network retry)."""
+
+SLOW_RUN = 1.05
+"""A run this many times slower than another of the same recipe met a slow node; it says nothing of the recipe."""
+
+
+def steady(report: RunReport) -> RunReport:
+    """``report`` with its timed steps only, those above `HICCUP` times their median left out."""
+    timed = report.timed_step_times_s
+    limit = HICCUP * statistics.median(timed)
+    return report.model_copy(update={"warmup_steps": 0, "step_times_s": tuple(t for t in timed if t <= limit)})
 
 
 @dataclass
@@ -32,19 +47,21 @@ class Trial:
 
     @property
     def ok(self) -> list[RunReport]:
-        """The runs with timed steps."""
-        return [report for report in self.reports if report.status == "ok" and report.timed_step_times_s]
+        """The steady part of its runs with timed steps, runs on slow nodes left out."""
+        runs = [steady(run) for run in self.reports if run.status == "ok" and run.timed_step_times_s]
+        fastest = min((run.mean_step_time_s or math.inf for run in runs), default=math.inf)
+        return [run for run in runs if (run.mean_step_time_s or math.inf) <= SLOW_RUN * fastest]
 
     @property
     def step_time_s(self) -> float | None:
-        """Mean over the timed steps of all its runs; None without one."""
-        times = [time for report in self.ok for time in report.timed_step_times_s]
+        """Mean over the steady steps of its runs; None without one."""
+        times = [time for report in self.ok for time in report.step_times_s]
         return statistics.fmean(times) if times else None
 
     @property
     def timed_steps(self) -> int:
-        """Timed steps of all its runs together."""
-        return sum(len(report.timed_step_times_s) for report in self.ok)
+        """Steady steps of all its runs together."""
+        return sum(len(report.step_times_s) for report in self.ok)
 
     @property
     def peak_memory_bytes(self) -> float | None:

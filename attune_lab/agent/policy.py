@@ -128,7 +128,7 @@ class CatalogPolicy:
         best = situation.best.recipe
         limit = 1.0 + situation.memory.margin if CHECK_MEMORY in self._rules else math.inf
         jumps = self._jump_finder.find(best, memory_limit=limit)
-        why = f"the cost model prices {len(jumps)} layouts that fit"
+        why = f"best of {len(jumps)} layouts that the cost model expects to fit"
         return [Candidate(j.recipe, _edits(self._space, best, j.recipe), why, lesson, j.estimate) for j in jumps]
 
     def _is_refused(self, lesson: Lesson, edits: Edits, situation: Situation) -> bool:
@@ -214,14 +214,12 @@ def refusal(space: SearchSpace, recipe: Recipe, lesson: str | None, edits: Edits
 
 
 def proposal(candidate: Candidate, space: SearchSpace, before: Recipe) -> Proposal:
-    """What the campaign is asked to run: symptom -> lever -> predicted effect."""
-    changed = dict(space.changed(before, candidate.recipe))
-    levers = ", ".join(f"{key} {_show(old)} -> {_show(new)}" for key, (old, new) in changed.items())
+    """What the campaign is asked to run: the lever in ``changed``, the symptom and the predicted effect as reason."""
     effect = f"{math.expm1(candidate.gain):+.1%} tokens/s expected" if abs(candidate.gain) < 2 else "should run"
     return Proposal(
         recipe=candidate.recipe,
-        changed=changed,
-        reason=f"{candidate.why}: {levers}; {effect}",
+        changed=dict(space.changed(before, candidate.recipe)),
+        reason=f"{candidate.why}; {effect}",
         lesson=candidate.lesson.id if candidate.lesson else None,
         predicted={
             "step_time_s": candidate.estimate.step_time_s,
@@ -229,11 +227,3 @@ def proposal(candidate: Candidate, space: SearchSpace, before: Recipe) -> Propos
             "gain": math.expm1(min(candidate.gain, 2.0)),
         },
     )
-
-
-def _show(value: Value) -> str:
-    if isinstance(value, tuple):
-        return "+".join(value)
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "unset" if value is None else str(value)

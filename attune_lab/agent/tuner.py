@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from attune_lab.agent import lessons
@@ -109,8 +110,8 @@ class AttuneTuner:
             return
         doubtful = touches_layout(proposal.changed) or gain < CONVINCING * band
         if RE_MEASURE in self._rules and doubtful and trial.answers == 1 and math.isfinite(gain):
-            again = f"measured {gain:+.1%} tokens/s, noise band {band:.1%}: measure the same recipe again"
-            self._follow_up = Proposal(trial.recipe, proposal.changed, again, proposal.lesson, proposal.predicted)
+            why = f"measured {gain:+.1%} tokens/s, noise band {band:.1%}: measure the same recipe again"
+            self._follow_up = replace(proposal, recipe=trial.recipe, reason=why, remeasure=True)
             return
         self._won(proposal)
         self._best = trial

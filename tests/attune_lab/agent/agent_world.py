@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
-import pytest
 
-from attune_lab.contracts import Estimate, RunReport, TuningTask
+from attune_lab.contracts import Estimate, Proposal, RunReport, TuningTask
 from attune_lab.recipe import Recipe
 from simulator.hardware import parse_cluster
 
@@ -31,17 +31,22 @@ class FakeParameter:
     choices: tuple
 
 
+RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 LEVELS = {
-    "none": {"recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None, "recompute_modules": None},
-    "moe": {"recompute_granularity": "selective", "recompute_method": None, "recompute_num_layers": None, "recompute_modules": ("moe",)},
-    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1, "recompute_modules": None},
-}  # fmt: skip
+    "none": dict.fromkeys(RECOMPUTE),
+    "moe": dict(zip(RECOMPUTE, ("selective", None, None, ("moe",)), strict=True)),
+    "full": dict(zip(RECOMPUTE, ("full", "uniform", 1, None), strict=True)),
+}
+
+
+def sizes_divide(tp, pp, ep, mbs):
+    return 64 % (tp * pp) == 0 and 64 % (ep * pp) == 0 and 512 % (mbs * (64 // (tp * pp))) == 0
 
 
 class FakeSpace:
     """Eight parameters; a recipe is legal when its sizes divide."""
 
-    parameters = {
+    parameters: ClassVar = {
         "tp": FakeParameter((1, 2, 4, 8)),
         "pp": FakeParameter((1, 2, 4, 8)),
         "vpp": FakeParameter((1, 2, 4)),
@@ -54,7 +59,8 @@ class FakeSpace:
 
     def value(self, recipe, key):
         if key == "recompute":
-            return next(k for k, v in LEVELS.items() if v["recompute_granularity"] == recipe.settings.get("recompute_granularity"))
+            granularity = recipe.settings.get("recompute_granularity")
+            return next(level for level, edits in LEVELS.items() if edits["recompute_granularity"] == granularity)
         return recipe.settings.get(key, self.parameters[key].choices[0])
 
     def apply(self, recipe, edits):
@@ -63,8 +69,7 @@ class FakeSpace:
 
     def problems(self, recipe):
         v = {key: self.value(recipe, key) for key in self.parameters}
-        dense = v["tp"] * v["pp"]
-        if 64 % dense or 64 % (v["ep"] * v["pp"]) or 512 % (v["mbs"] * (64 // dense)):
+        if not sizes_divide(v["tp"], v["pp"], v["ep"], v["mbs"]):
             return ("sizes do not divide",)
         if (v["pp"] == 1) != (v["vpp"] == 1) or (v["ep_overlap"] and v["recompute"] == "full"):
             return ("settings do not go together",)
@@ -77,12 +82,19 @@ class FakeSpace:
             if not self.problems(recipe):
                 return recipe
 
-    def neighbours(self, recipe):
-        for key, parameter in self.parameters.items():
-            for value in parameter.choices:
-                other = self.apply(recipe, {key: value})
-                if value != self.value(recipe, key) and not self.problems(other):
-                    yield other
+    def values(self, recipe):
+        return {key: self.value(recipe, key) for key in self.parameters}
+
+    def neighbours(self, recipe, key):
+        return tuple(value for value in self.parameters[key].choices if value != self.value(recipe, key))
+
+    def enumerate_layouts(self):
+        rows = itertools.product(*(self.parameters[key].choices for key in ("tp", "pp", "ep", "vpp", "mbs")))
+        return [
+            {"tp": tp, "pp": pp, "cp": 1, "ep": ep, "etp": 1, "vpp": vpp, "mbs": mbs}
+            for tp, pp, ep, vpp, mbs in rows
+            if sizes_divide(tp, pp, ep, mbs) and (pp == 1) == (vpp == 1)
+        ]
 
     def changed(self, before, after):
         pairs = {key: (self.value(before, key), self.value(after, key)) for key in self.parameters}
@@ -99,10 +111,12 @@ def breakdown(recipe, *, bias=None):
     redo = {"none": 1.0, "moe": 1.15, "full": 1.33}[v["recompute"]]
     dp = 64 // (v["tp"] * v["pp"])
     micro = 512 // (v["mbs"] * dp)
-    compute = b["compute"] * 10.0 * redo * (1 + 0.03 * math.log2(v["tp"]) + 0.1 / v["mbs"]) * (1 if v["moe_permute_fusion"] else 1.03)
+    fused = 1.0 if v["moe_permute_fusion"] else 1.03
+    compute = b["compute"] * 10.0 * redo * fused * (1 + 0.03 * math.log2(v["tp"]) + 0.1 / v["mbs"])
     bubble = compute * (v["pp"] - 1) / (micro * v["vpp"])
     ep = b["ep"] * 1.2 * math.log2(2 * v["ep"]) * (0.3 if v["ep_overlap"] else 1.0)
-    return {"compute": compute, "bubble": bubble, "exposed_tp": b["tp"] * 0.8 * math.log2(v["tp"]), "exposed_ep": ep, "host": 0.2}
+    tp = b["tp"] * 0.8 * math.log2(v["tp"])
+    return {"compute": compute, "bubble": bubble, "exposed_tp": tp, "exposed_ep": ep, "host": 0.2}
 
 
 def peak(recipe):
@@ -164,15 +178,15 @@ class FakeWorld:
             return report(label, status)
         parts = breakdown(recipe, bias=self.bias)
         times = self.step_time(recipe) * (1 + self.noise * self.rng.standard_normal(8))
-        return replace_report(report(label, "ok"), times, parts, memory)
+        return finished(label, times, parts, memory)
 
 
 def report(label, status):
     return RunReport(label=label, status=status, provenance="simulated", steps=8)
 
 
-def replace_report(base, times, parts, memory):
-    return base.model_copy(
+def finished(label, times, parts, memory):
+    return report(label, "ok").model_copy(
         update={
             "step_times_s": tuple(times), "breakdown_s": parts, "peak_memory_bytes": (memory,),
             "memory_capacity_bytes": 141e9, "diagnostics": {"gemm_eff": 0.6},
@@ -187,18 +201,14 @@ def make_task(**changes):
 
 def campaign(tuner, world, *, runs=20, start=2):
     """Baseline runs, then ask and tell; returns [(proposal, report)] without the baseline runs."""
-    from attune_lab.contracts import Proposal
-
     for number in range(start):
         tuner.tell(Proposal(BASELINE), world.run(BASELINE, f"000-baseline-{number}"))
     log = []
-    for number in itertools.count(1):
-        proposal = tuner.ask()
-        if proposal is None or number > runs:
-            return log
-        answer = world.run(proposal.recipe, f"{number:03d}")
+    while len(log) < runs and (proposal := tuner.ask()) is not None:
+        answer = world.run(proposal.recipe, f"{len(log) + 1:03d}")
         log.append((proposal, answer))
         tuner.tell(proposal, answer)
+    return log
 
 
 def best_true_gain(log, world):
@@ -206,8 +216,3 @@ def best_true_gain(log, world):
     ran = [(r.mean_step_time_s, p.recipe) for p, r in log if r.status == "ok"]
     recipe = min(ran, key=lambda pair: pair[0])[1] if ran else BASELINE
     return world.step_time(BASELINE) / min(world.step_time(recipe), world.step_time(BASELINE)) - 1
-
-
-@pytest.fixture
-def task():
-    return make_task()

@@ -25,7 +25,8 @@ def test_fractions_of_the_step() -> None:
 def test_the_largest_loss_comes_first_with_its_figure() -> None:
     parts = {"compute": 6.0, "exposed_ep": 3.0, "exposed_tp": 0.5, "bubble": 0.5}
     diagnosis = diagnose(report(breakdown_s=parts), {})
-    assert [s.name for s in diagnosis.symptoms[:3]] == ["exposed_ep_a2a", "exposed_tp_comm", "pipeline_bubble"]
+    named = [symptom.name for symptom in diagnosis.symptoms]
+    assert named[:4] == ["exposed_ep_a2a", "moe_slow", "exposed_tp_comm", "pipeline_bubble"]
     assert diagnosis.symptoms[0].evidence == "30.0% of the step waits for token dispatch and combine"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from attune_lab.agent.lessons import load
-from attune_lab.agent.moves import LAYOUT_KEYS
 from attune_lab.contracts import UserError
+from attune_lab.parameters import LAYOUT
 from attune_lab.recipe.expressions import compile_expression
 
 HELD_OUT = ("405b", "glm-4.5", "glm45", "8x22b", "minimax-m2")
@@ -47,7 +47,7 @@ def test_no_move_touches_the_objective() -> None:
 
 def test_layout_moves_reorder_sums_and_say_so() -> None:
     for lesson in load().lessons:
-        if any(set(move) & set(LAYOUT_KEYS) for move in lesson.moves):
+        if any(set(move) & set(LAYOUT) for move in lesson.moves):
             assert lesson.numerics == "reordering", lesson.id
 
 

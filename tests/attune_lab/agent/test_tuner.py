@@ -1,0 +1,117 @@
+"""Laws of the tuner, and its strength against random search."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from agent_world import BASELINE, SPACE, FakeWorld, best_true_gain, campaign, make_task, report
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attune_lab.agent import AttuneTuner
+from attune_lab.contracts import Proposal, Tuner, UserError
+from baselines.random_search import RandomSearch
+
+OBJECTIVE = ("gbs", "seq_len", "num_layers", "hidden", "heads", "num_experts", "topk", "vocab_size")
+
+
+def test_it_is_a_tuner() -> None:
+    assert isinstance(AttuneTuner(make_task()), Tuner)
+    assert AttuneTuner.name == "attune"
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), memory=st.floats(0.9, 1.6), runs=st.integers(1, 15))
+def test_laws(seed: int, memory: float, runs: int) -> None:
+    log = campaign(AttuneTuner(make_task()), FakeWorld(seed, memory_factor=memory), runs=runs)
+    seen: set[str] = {BASELINE.digest}
+    for proposal, _ in log:
+        assert not SPACE.problems(proposal.recipe)
+        assert [proposal.recipe.settings.get(key) for key in OBJECTIVE] == [BASELINE.settings[key] for key in OBJECTIVE]
+        assert proposal.changed
+        assert proposal.lesson
+        assert "\n" not in proposal.reason
+        assert proposal.recipe.digest not in seen or "again" in proposal.reason
+        seen.add(proposal.recipe.digest)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_replaying_the_reports_gives_the_same_proposals(seed: int) -> None:
+    world = FakeWorld(seed)
+    baselines = [world.run(BASELINE, f"000-baseline-{n}") for n in range(2)]
+    first, log = AttuneTuner(make_task()), []
+    for told in baselines:
+        first.tell(Proposal(BASELINE), told)
+    while (proposal := first.ask()) is not None and len(log) < 12:
+        answer = world.run(proposal.recipe, f"{len(log)}")
+        first.tell(proposal, answer)
+        log.append((proposal, answer))
+    second = AttuneTuner(make_task())
+    for told in baselines:
+        second.tell(Proposal(BASELINE), told)
+    for proposal, answer in log:
+        again = second.ask()
+        assert again == proposal
+        second.tell(again, answer)
+
+
+def test_asking_twice_changes_nothing() -> None:
+    tuner = AttuneTuner(make_task())
+    campaign(tuner, FakeWorld(0), runs=0)
+    assert tuner.ask() == tuner.ask()
+
+
+@pytest.mark.parametrize("runs", [8, 20])
+def test_it_beats_random_search_at_equal_runs(runs: int) -> None:
+    gains = {"attune": [], "random": []}
+    for seed in range(10):
+        for name, tuner in (("attune", AttuneTuner), ("random", RandomSearch)):
+            world = FakeWorld(seed)
+            log = campaign(tuner(make_task(seed=seed)), world, runs=runs)
+            gains[name].append(best_true_gain(log, world))
+    assert statistics.fmean(gains["attune"]) > statistics.fmean(gains["random"])
+
+
+def test_a_setting_that_crashed_is_left_alone() -> None:
+    class Broken(FakeWorld):
+        def run(self, recipe, label):
+            return report(label, "crash") if SPACE.value(recipe, "ep_overlap") else super().run(recipe, label)
+
+    log = campaign(AttuneTuner(make_task(options={"without": ["stop-when-not-worth-it"]})), Broken(0), runs=30)
+    assert sum(answer.status == "crash" for _, answer in log) <= 1
+
+
+def test_what_the_infrastructure_broke_is_proposed_again() -> None:
+    tuner = AttuneTuner(make_task())
+    campaign(tuner, FakeWorld(0), runs=0)
+    proposal = tuner.ask()
+    tuner.tell(proposal, report("1", "node_failure"))
+    assert tuner.ask() == proposal
+    tuner.tell(proposal, report("1b", "preempted"))
+    assert tuner.ask() != proposal
+
+
+def test_a_baseline_out_of_memory_still_gets_somewhere() -> None:
+    class Tight(FakeWorld):
+        def run(self, recipe, label):
+            return report(label, "oom") if recipe.digest == BASELINE.digest else super().run(recipe, label)
+
+    log = campaign(AttuneTuner(make_task()), Tight(0), runs=5)
+    assert any(answer.status == "ok" for _, answer in log)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"policy": "claude"}, "policy 'claude' is not in this version; available: catalog"),
+        ({"without": ["luck"]}, "without 'luck': no such search rule; known: one-lever"),
+        ({"without": "noise-band"}, "must be a list of rule names"),
+        ({"polcy": "catalog"}, "option 'polcy' of the attune tuner is not known"),
+    ],
+)
+def test_unusable_options_are_refused(options, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        AttuneTuner(make_task(options=options))
+    assert said in str(caught.value)
