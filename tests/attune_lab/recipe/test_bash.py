@@ -136,6 +136,7 @@ def test_what_cannot_be_known_is_refused_in_one_sentence(name, message):
     [
         ("--num-layers 2 --bf16 --fp16", "'--bf16' and '--fp16'"),
         ("--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2", "contradict"),
+        ("--num-layers 2 --deepspeed", "hands the run to DeepSpeed"),
         ("--num-layers two", "takes a value of type int, not 'two'"),
         ("--num-layers", "needs a value"),
         ("--num-layers 2 3", "takes one value"),
@@ -165,6 +166,18 @@ def test_a_check_for_what_the_caller_sets_does_not_end_the_script():
 
 def test_a_tool_that_prepares_data_is_no_training_run():
     assert settings("python mix.py --split train\ntorchrun p.py --num-layers 2\n") == {"num_layers": 2}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        """$(python -c "print('8'); print(\\"it's\\")")""",
+        """$(cd "$(dirname "$(readlink -f "it's here")")" && pwd)""",
+        """$(awk '{print "("}' f)""",
+    ],
+)
+def test_quotes_in_substituted_commands_are_matched(value):
+    assert settings(f"X={value}\ntorchrun p.py --num-layers 2 --save $X\n") == {"num_layers": 2, "save": value}
 
 
 def test_an_array_replaced_by_its_own_text():
