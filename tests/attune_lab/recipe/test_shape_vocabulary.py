@@ -19,7 +19,7 @@ def test_a_known_model_needs_no_vocabulary_size(name):
 
 def test_another_model_needs_it():
     with pytest.raises(UserError, match="does not state --vocab-size"):
-        shape_of(dense(vocab_size=None))
+        shape_of(dense(vocab_size=None, num_layers=31))
 
 
 def test_a_full_width_norm_without_a_flag_is_no_other_model():
