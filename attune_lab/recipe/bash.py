@@ -308,7 +308,7 @@ class _Reader:
     def _call(self, name: str, words: Sequence[Token]) -> None:
         """Run a function with its arguments in ``$1``, ``$2`` ... and ``$@``."""
         self.calls += 1
-        if self.calls > _MAX_CALLS * 10:
+        if self.calls > _MAX_CALLS:
             line = line_of(self.text, words[0].start)
             raise UserError(f"line {line}: functions call each other without end; write the settings out")
         arguments = tuple(field for word in words[1:] for field in self.expander.fields(word))
@@ -320,6 +320,7 @@ class _Reader:
             if leave.word != "return":
                 raise
         self.found[before:] = [replace(found, start=words[0].start) for found in self.found[before:]]
+        self.calls -= 1
         self.scope.pass_arguments(outer)
 
     def _note_prefix(self, token: Token, prefix: dict[str, tuple[Scalar, Region]]) -> None:

@@ -14,6 +14,7 @@ from attune_lab.recipe.bash_syntax import Lexer, Part, Token
 from attune_lab.recipe.words import Region, line_of
 
 _MAX_EXPANDED = 200_000
+_MAX_NESTED = 10
 _REDIRECTION = re.compile(r"(?:\d?>>?|&>>?|>&|\d?<)(\S*)")
 
 
@@ -143,7 +144,7 @@ class Expander:
 
     def _substituted(self, part: Part) -> Scalar:
         """The text of ``$(echo ...)``, with ``IFS=`` before it where given; any other command needs a run."""
-        if not part.value.startswith("$("):
+        if not part.value.startswith("$(") or part.value.count("$(") > _MAX_NESTED:
             return self.dynamic(part.value, part)
         tokens = Lexer(self.text, part.start + 2, part.end - 1).tokens()
         gap = " "

@@ -247,6 +247,11 @@ def test_exponential_variables_and_deep_nesting_are_refused():
         settings(doubling)
     with pytest.raises(UserError, match="nested too deeply"):
         settings("torchrun p.py --num-layers " + "${A:-" * 60 + "2" + "}" * 60 + "\n")
+    with pytest.raises(UserError, match="functions call each other"):
+        settings("f() { g; }\ng() { f; }\nf\ntorchrun p.py --num-layers 2\n")
+    with pytest.raises(UserError, match="more than 10000 rounds"):
+        settings("for ((i=0; i<9; i=i)); do x=1; done\ntorchrun p.py --num-layers 2\n")
+    assert settings("x=" + "$(echo " * 300 + ")" * 300 + "\ntorchrun p.py --num-layers 2\n") == {"num_layers": 2}
     with pytest.raises(UserError, match="nested too deeply"):
         settings("if [ a ]; then\n" * 60 + "torchrun p.py --num-layers 2\n" + "fi\n" * 60)
 
