@@ -39,6 +39,13 @@ class Scope:
     arrays: dict[str, Array] = field(default_factory=lambda: {"@": (), "*": ()})
     exported: dict[str, Region] = field(default_factory=dict)
 
+    def pass_arguments(self, arguments: Array) -> None:
+        """Make ``arguments`` the ``$1``, ``$2`` ... and ``$@`` of what follows."""
+        for name in [name for name in self.scalars if name.isdigit()]:
+            del self.scalars[name]
+        self.scalars |= {str(i): argument for i, argument in enumerate(arguments, 1)}
+        self.arrays["@"] = self.arrays["*"] = arguments
+
 
 class Expander:
     """Expands words as written in ``text`` with the variables of ``scope``; ``own`` marks the recipe's own file."""
