@@ -14,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from attune_lab.contracts import UserError
-from attune_lab.recipe.bash_conditions import all_of, any_of, calculate, decide, print_into, tested
-from attune_lab.recipe.bash_launch import Found, Launcher
+from attune_lab.recipe.bash_conditions import all_of, any_of, calculate, decide, only_guards, print_into, tested
+from attune_lab.recipe.bash_launch import Found, Launcher, trains
 from attune_lab.recipe.bash_parser import Case, Command, Function, Group, If, Loop, Node, parse, without_redirections
 from attune_lab.recipe.bash_syntax import Token
 from attune_lab.recipe.bash_values import Expander, Scalar, Scope, beside, one_command, split, text_of, unknown_in
-from attune_lab.recipe.registry import setting_of_flag
 from attune_lab.recipe.text_files import read_text
 from attune_lab.recipe.words import Launch, Region, line_of
 
+_NOTHING = "no command passes a Megatron-LM flag such as --num-layers; give the script that starts training"
 _MAX_SOURCED = 20
 _MAX_CALLS = 20
 _MAX_ROUNDS = 10_000
@@ -30,7 +30,6 @@ _PRINTERS = frozenset({"echo", "printf", "cat", "logger", ":", "true", "test", "
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh"})
 _READ_SCRIPTS = _SHELLS | {"sbatch", "srun"}
 _LEAVERS = frozenset({"exit", "return", "break", "continue"})
-_IRRELEVANT_GROUPS = frozenset({"data", "checkpoint", "logging"})
 
 
 class _Leave(Exception):
@@ -56,15 +55,16 @@ def read_bash(text: str, folder: Path | None = None) -> Launch:
     try:
         reader.run(parse(text))
     except _Leave as leave:
-        end = f"line {leave.line}: the script stops there ('{leave.word}') when it is started as it is; "
+        end = (
+            f"line {leave.line}: the script stops there ('{leave.word}') when it is started as it is; give the "
+            "variables it tests other values in the file"
+        )
     if len(reader.found) > 1:
         first, second = (line_of(text, found.start) for found in reader.found[:2])
         raise UserError(f"lines {first} and {second} each start a training run; keep one of them in the file")
     if reader.found:
         return Launcher(text, reader.scope).launch(reader.found[0])
-    if end:
-        raise UserError(f"{end}give the variables it tests a value in the file")
-    raise UserError(reader.nothing_found())
+    raise UserError(reader.nothing_found() or end or _NOTHING)
 
 
 class _Reader:
@@ -99,15 +99,15 @@ class _Reader:
                 last = self._command(node)
 
     def nothing_found(self) -> str:
-        """Why the script holds no training command, and what to give instead."""
+        """Where the training command is instead, '' where the script does not tell."""
         if self.other_script:
             line, name = self.other_script
             return f"line {line}: the training command is not here but in {name}; give that script"
         for name, value in self.scope.scalars.items():
-            if any(setting_of_flag(word) for word in text_of(value).split()) and (places := value[0].trail):
-                line = line_of(self.text, places[-1].start) if places[-1].own else 1
-                return f"line {line}: {name} holds flags of Megatron-LM but no command here uses them; add the command"
-        return "no command passes a Megatron-LM flag such as --num-layers; give the script that starts training"
+            if any(trains(word) for word in text_of(value).split()) and (places := value[0].trail):
+                where = f"line {line_of(self.text, places[-1].start)}" if places[-1].own else "an included file"
+                return f"{where}: {name} holds flags of Megatron-LM but no command here uses them; add the command"
+        return ""
 
     # Blocks
 
@@ -134,7 +134,7 @@ class _Reader:
             if outcome is None:
                 self._skip(node.tokens, "inside an 'if' whose test needs a run", self._unknown(condition))
                 return
-            if outcome:
+            if outcome and not only_guards(self.expander, condition, body):
                 self.run(body)
                 return
 
@@ -220,8 +220,7 @@ class _Reader:
             for word in (*(token.elements or ()), token):
                 for piece in word.parts:
                     for flag in re.findall(r"(?<!\S)--[A-Za-z0-9_-]+", piece.value) if piece.kind == "text" else ():
-                        setting = setting_of_flag(flag)
-                        if setting and setting.group not in _IRRELEVANT_GROUPS:
+                        if trains(flag):
                             raise UserError(
                                 f"line {line_of(self.text, piece.start)}: {flag} stands {where}{unknown}; write the "
                                 "flags of the run you mean outside of it"
@@ -267,6 +266,8 @@ class _Reader:
                 self.scope.scalars.pop(word.bare, None)
                 self.scope.arrays.pop(word.bare, None)
                 self.scope.exported.pop(word.bare, None)
+        elif name == "shift":
+            self.scope.pass_arguments(self.scope.arrays["@"][1:])
         elif name == "printf" and len(words) > 3 and words[1].bare == "-v":
             print_into(self.expander, words)
         elif name == ":":
@@ -307,23 +308,20 @@ class _Reader:
     def _call(self, name: str, words: Sequence[Token]) -> None:
         """Run a function with its arguments in ``$1``, ``$2`` ... and ``$@``."""
         self.calls += 1
-        if self.calls > _MAX_CALLS * 10:
+        if self.calls > _MAX_CALLS:
             line = line_of(self.text, words[0].start)
             raise UserError(f"line {line}: functions call each other without end; write the settings out")
         arguments = tuple(field for word in words[1:] for field in self.expander.fields(word))
-        scalars, arrays = self.scope.scalars, self.scope.arrays
-        outer = {n: scalars.pop(n) for n in tuple(scalars) if n.isdigit()}, arrays["@"]
-        scalars |= {str(i): argument for i, argument in enumerate(arguments, 1)}
-        arrays["@"] = arrays["*"] = arguments
+        before, outer = len(self.found), self.scope.arrays["@"]
+        self.scope.pass_arguments(arguments)
         try:
             self.run(self.functions[name])
         except _Leave as leave:
             if leave.word != "return":
                 raise
-        for i in range(1, len(arguments) + 1):
-            scalars.pop(str(i), None)
-        scalars |= outer[0]
-        arrays["@"] = arrays["*"] = outer[1]
+        self.found[before:] = [replace(found, start=words[0].start) for found in self.found[before:]]
+        self.calls -= 1
+        self.scope.pass_arguments(outer)
 
     def _note_prefix(self, token: Token, prefix: dict[str, tuple[Scalar, Region]]) -> None:
         assigned = token.assigned
@@ -343,8 +341,9 @@ class _Reader:
             self.scope.arrays[name] = (*before, *fields)
         else:
             before_text = self.scope.scalars.get(name, ()) if append else ()
+            value = (*before_text, *self.expander.value(token, assigned.end()))
             self.scope.arrays.pop(name, None)
-            self.scope.scalars[name] = (*before_text, *self.expander.value(token, assigned.end()))
+            self.scope.scalars[name] = value
 
     def _export(self, words: Sequence[Token]) -> None:
         exporting = words[0].bare == "export" or any(word.bare == "-x" for word in words)
@@ -378,6 +377,8 @@ class _Reader:
         finally:
             self.text, self.expander = text, expander
         here = words[0].start
+        if self.other_script:
+            self.other_script = line_of(text, here), self.other_script[1]
         self.found[before:] = [replace(found, start=here, list_start=here) for found in self.found[before:]]
 
     def _consider(self, words: Sequence[Token], prefix: dict[str, tuple[Scalar, Region]], node: Command) -> None:
@@ -385,8 +386,8 @@ class _Reader:
         if words[0].bare == "eval":
             fields = [piece for field in fields for piece in split([replace(c, quoted=False) for c in field])]
         if self.reparsed or words[0].bare == "eval":
-            fields = one_command(fields, lambda text: setting_of_flag(text.partition("=")[0]) is not None)
-        if any(setting_of_flag(text_of(field).partition("=")[0]) for field in fields):
+            fields = one_command(fields, trains)
+        if any(trains(text_of(field)) for field in fields):
             self.found.append(Found(fields, prefix, words[0].start, node.list_start))
         elif script := next((text for field in fields if (text := text_of(field)).endswith(".sh")), None):
             self.other_script = line_of(self.text, words[0].start), script

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from attune_lab.recipe.arithmetic import evaluate
-from attune_lab.recipe.bash_parser import Command
+from attune_lab.recipe.bash_parser import Command, Node
 from attune_lab.recipe.bash_syntax import Token
 from attune_lab.recipe.bash_values import Chunk, Expander, Scalar, text_of
 
@@ -129,3 +129,13 @@ def print_into(expander: Expander, words: Sequence[Token]) -> None:
         text = pieces[0] + "".join(text_of(f) + piece for f, piece in zip(fields, pieces[1:], strict=True))
         value = replace(value, text=text, status="known")
     expander.scope.scalars[words[2].bare] = (value,)
+
+
+def only_guards(expander: Expander, condition: Sequence[Node], body: Sequence[Node]) -> bool:
+    """Whether an ``if`` only ends the script because the caller has set nothing."""
+    last = body[-1] if body else None
+    if not (isinstance(last, Command) and last.tokens[0].bare == "exit"):
+        return False
+    tokens = [token for node in condition if isinstance(node, Command) for token in node.tokens]
+    refs = [part for token in tokens for part in token.parts if part.kind == "ref"]
+    return any(not text_of(c for c in expander.chunks([ref]) if c.status == "known") for ref in refs)

@@ -14,6 +14,8 @@ from attune_lab.recipe.words import Launch, Region, Variable, Word, line_of
 
 _LAUNCHER_COUNTS = {"--nnodes": "nnodes", "--nproc_per_node": "nproc_per_node", "--nproc-per-node": "nproc_per_node"}
 
+_IRRELEVANT_GROUPS = frozenset({"data", "checkpoint", "logging"})
+
 
 @dataclass(frozen=True)
 class Found:
@@ -130,3 +132,10 @@ def _listed(fields: Sequence[Scalar]) -> dict[str, Variable]:
             found[match[1]] = Variable(match[2], (region,), region, listed=True)
         return found
     return {}
+
+
+def trains(word: str) -> bool:
+    """Whether a word is a flag that only a training command takes, spelled with dashes or, by other tools, without."""
+    flag = word.partition("=")[0]
+    setting = setting_of_flag(flag[:2] + flag[2:].replace("_", "-"))
+    return setting is not None and setting.group not in _IRRELEVANT_GROUPS

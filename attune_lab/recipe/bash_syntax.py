@@ -285,7 +285,7 @@ class Lexer:
                 parts.append(Part("text", char, at, at + 1, quoted))
         return parts
 
-    def _matching(self, start: int, opening: str, closing: str) -> int:
+    def _matching(self, start: int, opening: str, closing: str, depth: int = 0) -> int:
         """Position of the bracket that closes the one at ``start``, quotes respected."""
         level, position, text = 0, start, self.text
         while position < len(text):
@@ -294,6 +294,8 @@ class Lexer:
                 position += 1
             elif char == "'" and opening == "(":
                 position = self._closing("'", position)
+            elif char == '"' and opening == "(":
+                position = self._string_end(position, depth)
             elif char == opening:
                 level += 1
             elif char == closing:
@@ -302,3 +304,16 @@ class Lexer:
                     return position
             position += 1
         raise self._fail(start, f"'{opening}' is never closed")
+
+    def _string_end(self, start: int, depth: int) -> int:
+        """Position of the quote that closes the one at ``start``, the commands substituted inside respected."""
+        if depth > _MAX_DEPTH:
+            raise self._fail(start, "commands are nested too deeply; write the value out")
+        position = start + 1
+        while position < len(self.text) and self.text[position] != '"':
+            if self.text.startswith("$(", position):
+                position = self._matching(position + 1, "(", ")", depth + 1)
+            position += 2 if self.text[position] == "\\" else 1
+        if position >= len(self.text):
+            raise self._fail(start, 'the quote " is never closed')
+        return position

@@ -14,6 +14,7 @@ from attune_lab.recipe.bash_syntax import Lexer, Part, Token
 from attune_lab.recipe.words import Region, line_of
 
 _MAX_EXPANDED = 200_000
+_MAX_NESTED = 10
 _REDIRECTION = re.compile(r"(?:\d?>>?|&>>?|>&|\d?<)(\S*)")
 
 
@@ -38,6 +39,13 @@ class Scope:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     arrays: dict[str, Array] = field(default_factory=lambda: {"@": (), "*": ()})
     exported: dict[str, Region] = field(default_factory=dict)
+
+    def pass_arguments(self, arguments: Array) -> None:
+        """Make ``arguments`` the ``$1``, ``$2`` ... and ``$@`` of what follows."""
+        for name in [name for name in self.scalars if name.isdigit()]:
+            del self.scalars[name]
+        self.scalars |= {str(i): argument for i, argument in enumerate(arguments, 1)}
+        self.arrays["@"] = self.arrays["*"] = arguments
 
 
 class Expander:
@@ -136,7 +144,7 @@ class Expander:
 
     def _substituted(self, part: Part) -> Scalar:
         """The text of ``$(echo ...)``, with ``IFS=`` before it where given; any other command needs a run."""
-        if not part.value.startswith("$("):
+        if not part.value.startswith("$(") or part.value.count("$(") > _MAX_NESTED:
             return self.dynamic(part.value, part)
         tokens = Lexer(self.text, part.start + 2, part.end - 1).tokens()
         gap = " "

@@ -97,6 +97,11 @@ def _refuse_other_stacks(word: Word, flag: str) -> None:
             f"line {word.line}: {flag} is the spelling of another tool, Megatron-LM writes {dashed}; give a launch "
             "script of Megatron-LM"
         )
+    if flag == "--deepspeed":
+        raise UserError(
+            f"line {word.line}: {flag} hands the run to DeepSpeed, which shards and batches in its own way; give a "
+            "launch script of Megatron-LM without it"
+        )
     if flag in _RETIRED:
         raise UserError(f"line {word.line}: Megatron-LM no longer takes {flag}; write {_RETIRED[flag]} instead")
 

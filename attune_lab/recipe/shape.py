@@ -61,8 +61,9 @@ def shape_of(recipe: Recipe) -> ModelShape:
         )
     values = filled(recipe)
     if not values["vocab_size"] and not values["padded_vocab_size"]:
-        known = [shape for vocab in _vocabularies() if (shape := _stated(values, vocab)).name != "custom"]
-        if len({shape.vocab for shape in known}) == 1:
+        shapes = [_stated(values, vocab) for vocab in _vocabularies()]
+        known = [shape for shape in shapes if shape.name != "custom" and shape.vocab == models()[shape.name].vocab]
+        if len(known) == 1:
             return known[0]
     padded = values["vocab_size"] is None and values["padded_vocab_size"]
     return _stated(values, required(values, "padded_vocab_size" if padded else "vocab_size"))

@@ -23,7 +23,7 @@ REFUSED = {
     "refused_other_script": "line 3: the training command is not here but in examples/train_model.sh",
     "refused_flags_unused": "line 1: PARAMS holds flags of Megatron-LM but no command here uses them",
     "refused_other_spelling": "line 4: --micro_batch_size is the spelling of another tool",
-    "refused_exit": "line 3: the script stops there ('exit') when it is started as it is",
+    "refused_exit": "line 4: the script stops there ('exit') when it is started as it is",
     "refused_retired": "line 2: Megatron-LM no longer takes --checkpoint-activations",
 }
 
@@ -136,6 +136,7 @@ def test_what_cannot_be_known_is_refused_in_one_sentence(name, message):
     [
         ("--num-layers 2 --bf16 --fp16", "'--bf16' and '--fp16'"),
         ("--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2", "contradict"),
+        ("--num-layers 2 --deepspeed", "hands the run to DeepSpeed"),
         ("--num-layers two", "takes a value of type int, not 'two'"),
         ("--num-layers", "needs a value"),
         ("--num-layers 2 3", "takes one value"),
@@ -156,6 +157,47 @@ def test_wrong_flags_name_the_line(flags, message):
 
 def test_of_a_repeated_flag_the_last_counts():
     assert settings("torchrun p.py --num-layers 2 --num-layers 3") == {"num_layers": 3}
+
+
+def test_a_check_for_what_the_caller_sets_does_not_end_the_script():
+    text = 'if [ -z "${FOLDER}" ]; then\n  echo set it\n  exit 1\nfi\ntorchrun p.py --num-layers 2 --load ${FOLDER}/x\n'
+    assert settings(text) == {"num_layers": 2, "load": "${FOLDER}/x"}
+
+
+def test_a_tool_that_prepares_data_is_no_training_run():
+    assert settings("python mix.py --split train\ntorchrun p.py --num-layers 2\n") == {"num_layers": 2}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        """$(python -c "print('8'); print(\\"it's\\")")""",
+        """$(cd "$(dirname "$(readlink -f "it's here")")" && pwd)""",
+        """$(awk '{print "("}' f)""",
+    ],
+)
+def test_quotes_in_substituted_commands_are_matched(value):
+    assert settings(f"X={value}\ntorchrun p.py --num-layers 2 --save $X\n") == {"num_layers": 2, "save": value}
+
+
+def test_an_array_replaced_by_its_own_text():
+    text = 'ARGS=(--num-layers 2)\nARGS="${ARGS[@]} --bf16"\nCMD="torchrun p.py $ARGS"\nsrun bash -c "numactl $CMD"\n'
+    assert settings(text) == {"num_layers": 2, "bf16": True}
+
+
+def test_two_calls_of_a_function_are_two_runs_and_arguments_shift():
+    run = 'run() {\n  local name=$1\n  shift\n  torchrun p.py --num-layers 2 "$@" | tee $name.log\n}\n'
+    assert settings(run + "run base --bf16\n") == {"num_layers": 2, "bf16": True}
+    with pytest.raises(UserError, match="lines 6 and 7 each start a training run"):
+        settings(run + "run base\nrun other --bf16\n")
+
+
+def test_the_launcher_list_of_variables_is_edited_in_place():
+    file = load(SCRIPTS / "low" / "submitted.sh")
+    edited = file.render(file.recipe.with_environment({"CUDA_DEVICE_MAX_CONNECTIONS": "8"}))
+    assert edited == file.data.replace(rb"CONNECTIONS\": \"1", rb"CONNECTIONS\": \"8")
+    with pytest.raises(UserError, match="line 17: CUDA_DEVICE_MAX_CONNECTIONS stands in a list for the launcher"):
+        file.render(file.recipe.with_environment({"CUDA_DEVICE_MAX_CONNECTIONS": None}))
 
 
 def test_a_launcher_for_several_sizes():
@@ -205,6 +247,11 @@ def test_exponential_variables_and_deep_nesting_are_refused():
         settings(doubling)
     with pytest.raises(UserError, match="nested too deeply"):
         settings("torchrun p.py --num-layers " + "${A:-" * 60 + "2" + "}" * 60 + "\n")
+    with pytest.raises(UserError, match="functions call each other"):
+        settings("f() { g; }\ng() { f; }\nf\ntorchrun p.py --num-layers 2\n")
+    with pytest.raises(UserError, match="more than 10000 rounds"):
+        settings("for ((i=0; i<9; i=i)); do x=1; done\ntorchrun p.py --num-layers 2\n")
+    assert settings("x=" + "$(echo " * 300 + ")" * 300 + "\ntorchrun p.py --num-layers 2\n") == {"num_layers": 2}
     with pytest.raises(UserError, match="nested too deeply"):
         settings("if [ a ]; then\n" * 60 + "torchrun p.py --num-layers 2\n" + "fi\n" * 60)
 
