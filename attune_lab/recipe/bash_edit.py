@@ -9,7 +9,7 @@ from attune_lab.contracts import UserError
 from attune_lab.recipe.megatron import Interpreted, Occurrence, flag_words, spelling_for, value_words
 from attune_lab.recipe.recipe import Value
 from attune_lab.recipe.registry import registry
-from attune_lab.recipe.words import Edit, Launch, Region, Word, line_span, newline_of
+from attune_lab.recipe.words import Edit, Launch, Region, Word, line_of, line_span, newline_of
 
 _RELATED = (
     "layout", "comm", "memory", "kernels", "batch", "precision",
@@ -57,6 +57,9 @@ def environment_edits(launch: Launch, changes: Mapping[str, str | None]) -> list
 def _unset(launch: Launch, name: str) -> Edit:
     """Cut a variable's setting, its whole line where it is the only one of an `export`."""
     text, statement = launch.text, launch.environment[name].statement
+    if launch.environment[name].listed:
+        line = line_of(text, statement.start)
+        raise UserError(f"line {line}: {name} stands in a list for the launcher; remove it there by hand")
     line_start, line_end = line_span(text, statement.start)
     rest = text[line_start : statement.start] + text[statement.end : line_end]
     if rest.split("#")[0].strip() == "export":
@@ -68,6 +71,8 @@ def _environment_value(launch: Launch, name: str, value: str) -> Edit:
     variable = launch.environment[name]
     if not variable.statement.own:
         raise UserError(f"{name} is set in an included file; change it there")
+    if variable.listed:
+        return Edit(variable.statement.start, variable.statement.end, value)
     if variable.regions and (region := variable.regions[-1]).quoted == (not _PLAIN.fullmatch(value)):
         return Edit(region.start, region.end, _written(value, region))
     statement = variable.statement

@@ -44,11 +44,15 @@ class Word:
 
 @dataclass(frozen=True)
 class Variable:
-    """An environment variable the recipe sets: its value, the places of the value, and the whole setting of it."""
+    """An environment variable the recipe sets: its value, the places of the value, and the whole setting of it.
+
+    ``listed``: it stands in a list given to the launcher, where only its value can be changed.
+    """
 
     value: str
     regions: tuple[Region, ...]
     statement: Region
+    listed: bool = False
 
 
 @dataclass(frozen=True)

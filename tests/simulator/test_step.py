@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.coverage import MODELLED, NOT_MODELLED
 from simulator.hardware import parse_cluster
 from simulator.job import Dispatcher, Graph, Offload, Precision, Recompute, make_jobs
 from simulator.models import model
@@ -162,11 +161,6 @@ def test_zero_3_gathers_in_every_microbatch():
 def test_margins_relieve_contention():
     off, on = qwen(ep_overlap=True, sm_margin=[False, True])
     assert on < off
-
-
-def test_coverage_tables_are_disjoint():
-    assert not set(MODELLED) & set(NOT_MODELLED)
-    assert all(text.strip() for text in [*MODELLED.values(), *NOT_MODELLED.values()])
 
 
 def test_every_world_draw_is_a_constant_that_moves_a_step():
