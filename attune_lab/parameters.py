@@ -77,6 +77,12 @@ def approvable() -> tuple[str, ...]:
     return tuple(entry["approval"] for entry in _declaration().values() if "approval" in entry)
 
 
+def approved_settings(approvals: Collection[str]) -> frozenset[str]:
+    """The settings that the parameters approved by ``approvals`` write."""
+    entries = [(k, entry) for k, entry in _declaration().items() if entry.get("approval") in approvals]
+    return frozenset(name for key, entry in entries for name in entry.get("settings", [key]))
+
+
 @cache
 def _declaration() -> Mapping[str, Any]:
     text = files("attune_lab").joinpath("data/space.yaml").read_text(encoding="utf-8")

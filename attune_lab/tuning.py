@@ -77,7 +77,7 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
         observer=observer,
         ship=lambda recipe: _ship(bench, recipe, out),
     )
-    shipped = bench.file.render(result.shipped_recipe)
+    shipped = _render(bench, result.shipped_recipe)
     if result.shipped_path is not None and not Path(result.shipped_path).exists():  # removed since
         _ship(bench, result.shipped_recipe, out)
     data = {**result.to_json(), "out": str(out), "diff": _diff(bench, shipped)}
@@ -125,8 +125,14 @@ def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace) -> Tun
 
 def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:
     path = out / "shipped" / _file_name(bench)
-    write_file(path, bench.file.render(recipe))
+    write_file(path, _render(bench, recipe))
     return path
+
+
+def _render(bench: Workbench, recipe: Recipe) -> bytes:
+    """The file for this recipe on this cluster: its launch line asks for the cluster's nodes."""
+    spec = bench.cluster
+    return bench.file.render(recipe, launcher={"nnodes": spec.nodes, "nproc_per_node": spec.gpus_per_node})
 
 
 def _file_name(bench: Workbench) -> str:

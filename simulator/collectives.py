@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compute import expert_width, routing_imbalance, tokens_per_rank
+from simulator.compute import expert_width, routing_imbalance, sharded_tokens, tokens_per_rank
 from simulator.hardware import ClusterSpec
 from simulator.job import Dispatcher, Ints, Jobs
 from simulator.physics import Physics
@@ -90,11 +90,14 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
 
 
 def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
-    """One hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline."""
-    payload = 2 * tokens_per_rank(jobs) / jobs.tp * jobs.model.hidden
-    chip, stride = jobs.cluster.accelerator, jobs.cluster.n_gpus // jobs.pp
-    near = stride * 2 <= chip.domain_gpus
-    rate = np.where(near, physics.ring_eff * chip.link_bytes_per_s, nic_rate(jobs.cluster, physics))
+    """Seconds of one hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline.
+
+    The slowest boundary counts, and one leaves the fast domain unless the whole job fits into it.
+    """
+    payload = 2 * sharded_tokens(jobs) * jobs.model.hidden
+    chip = jobs.cluster.accelerator
+    inside = jobs.cluster.n_gpus <= chip.domain_gpus
+    rate = physics.ring_eff * chip.link_bytes_per_s if inside else nic_rate(jobs.cluster, physics)
     time = physics.latency_s + _transfer(physics, payload, rate)
     return np.where(jobs.pp > 1, time, 0.0)
 

@@ -33,6 +33,7 @@ _BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
 _LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
 _UNFUSED_KERNELS = 1.5
 _COMPILED_KERNELS = 0.6
+_SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
 _TENSOR_LAUNCHES = 6.0  # two collectives of a tensor-parallel block, with their copies and stream waits
 
 
@@ -158,9 +159,13 @@ class _Tally:
         self._add(forward, forward * _BACKWARD_TRAFFIC, replayed)
 
     def attention(self, flops: Floats, flops_per_s: Floats, *, replayed: Bools | bool = False) -> None:
-        """An attention kernel; the backward recomputes scores: 2.5 times the FLOPs. Source: FlashAttention-2."""
+        """Attention's matrix products; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
+
+        **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
+        """
         forward = flops / flops_per_s
-        self._add(forward, 2.5 * forward / self.physics.attention_backward, replayed)
+        fused = 2.5 / self.physics.attention_backward
+        self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
         self.sums["cover"] += forward
 
     def launches(self, kernels: Floats | float, captured: Bools | bool) -> None:
@@ -242,7 +247,8 @@ def _attention(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         tally.memory(4 * norms * (heads + kv_heads) * qk * rows, kernels=2 * norms)
     _attention_kernel(tally, rows, heads, float(qk), float(v))
     tally.gemm(rates, rows, np.asarray(h), heads * v)
-    tally.launches(14.0 + np.where(jobs.tp > 1, _TENSOR_LAUNCHES, 0.0), has(jobs.cuda_graph, Graph.ATTN))
+    kernels = 14.0 + np.where(jobs.tp > 1, _TENSOR_LAUNCHES, 0.0) + np.where(jobs.fused_attention, 0.0, _SCORE_KERNELS)
+    tally.launches(kernels, has(jobs.cuda_graph, Graph.ATTN))
     return tally.done()
 
 
@@ -342,7 +348,8 @@ def _embedding(jobs: Jobs, physics: Physics) -> PartTime:
     shape, tally = jobs.model, _Tally(jobs, physics)
     tally.full = np.zeros(jobs.size)
     tally.memory(4.0 * shape.hidden * tokens_per_rank(jobs))
-    tally.sums["weights"] += shape.vocab * shape.hidden / jobs.tp
+    shared = shape.tied_embeddings & (jobs.pp == 1)  # one matrix, counted by the head
+    tally.sums["weights"] += np.where(shared, 0.0, shape.vocab * shape.hidden / jobs.tp)
     tally.launches(4.0, False)
     return tally.done()
 

@@ -38,13 +38,14 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
     """
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
     reduce, gather = _reduce_seconds(jobs, physics, dense, expert), _gather_seconds(jobs, physics, dense, expert)
-    reduce = np.where(jobs.zero_stage == 0, reduce + gather, reduce)
+    # Without a sharded optimizer the summed gradients are gathered, not the parameters.
+    reduce = np.where(jobs.zero_stage == 0, 2 * reduce, reduce)
     gather = np.where(jobs.zero_stage == 0, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
     forward, backward = stages.forward.max(axis=1) * window, stages.backward.max(axis=1) * window
     parameters = np.maximum(dense + expert, 1.0)
-    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / 4, np.maximum(40e6, 1e6 * jobs.dp))
+    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
     tail = np.minimum(bucket / parameters, 1.0)
     once = _left(physics, reduce, backward, jobs.overlap_grad_reduce, tail)
     once = once + _left(physics, gather, forward, jobs.overlap_param_gather, tail)

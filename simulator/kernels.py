@@ -33,8 +33,9 @@ class AttentionFit(NamedTuple):
     s0: float
 
 
-# Sum form fitted on the AIConfigurator tables (TensorRT-LLM backend, m >= 1024, n, k >= 512). MI300X is scaled to
-# the achievable matmul rate of stas00/ml-engineering@744d01e (668 of 1300 TFLOP/s), FP8 rates assumed alike.
+# Sum form fitted on the AIConfigurator tables (TensorRT-LLM backend, m >= 1024, n, k >= 512). MI300X and
+# MI355X are scaled to the achievable matmul rates of stas00/ml-engineering@744d01e (668 of 1300, 1565 of 2300
+# TFLOP/s), FP8 rates assumed alike.
 _HOPPER = {
     "bf16": GemmFit(0.802, 6.27, 3.1e-6, 70),
     "fp8-tensor": GemmFit(0.948, 0.56, 8.3e-6, 0),
@@ -77,6 +78,11 @@ _GEMM: dict[str, dict[str, GemmFit]] = {
         "bf16": GemmFit(0.55, 2.0, 5e-6, 70),
         "fp8-tensor": GemmFit(0.55, 0.5, 10e-6, 0),
         "fp8-block": GemmFit(0.55, 0.5, 10e-6, 0),
+    },
+    "MI355X": {
+        "bf16": GemmFit(0.73, 2.0, 5e-6, 70),
+        "fp8-tensor": GemmFit(0.73, 0.5, 10e-6, 0),
+        "fp8-block": GemmFit(0.73, 0.5, 10e-6, 0),
     },
 }
 _FAMILY = {8: "A100", 9: "H100", 10: "B200"}  # by compute capability, for parts without a table of their own
@@ -171,9 +177,13 @@ def gemm_seconds(rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: F
 def weight_gradient_seconds(
     rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: Floats | float = 1.0
 ) -> Floats:
-    """Seconds of dW[n,k] = dy[m,n]^T x[m,k] accumulated into the gradient buffer (read and write 4 bytes)."""
+    """Seconds of dW[n,k] = dy[m,n]^T x[m,k] accumulated into the gradient buffer (read and write 4 bytes).
+
+    Both operands were read in BF16 and cast for the other two products; what is left of a narrow format is to
+    write the transposed copy and to read it.  **Source:** Transformer Engine's fused cast-transpose.
+    """
     narrow = rates.weight_bytes < 2
-    operand = np.where(narrow, 2 + 2 * rates.weight_bytes, 2.0)
+    operand = np.where(narrow, 2 * rates.weight_bytes, 2.0)
     traffic = operand * m * (n + k) + 8 * groups * n * k
     depth = _padded(m / groups) + rates.k0
     work = 2 * groups * _padded(n) * _padded(k) * depth

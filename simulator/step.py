@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.collectives import send_seconds
+from simulator.collectives import Group, all_reduce_seconds, send_seconds
 from simulator.compute import tokens_per_expert
 from simulator.data_parallel import data_parallel, optimizer_seconds
 from simulator.job import Jobs
@@ -105,7 +105,8 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
     shared = data_parallel(jobs, physics, stages)
     fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
-    norm = physics.latency_s + physics.hop_latency_s * np.log2(jobs.cluster.n_gpus)
+    everyone = Group(np.full(jobs.size, jobs.cluster.n_gpus), np.ones(jobs.size, dtype=np.int64), jobs.cluster)
+    norm = all_reduce_seconds(everyone, physics, np.zeros(jobs.size), jobs.nvls)
     return {
         "compute": busy["compute"] + physics.contention * shared.hidden,
         "exposed_tp": busy["tp"],

@@ -13,6 +13,8 @@ from attune_lab.recipe import Recipe
 MAX_FAULTS = 2
 """After this many infrastructure faults in a row a recipe is left alone: the nodes will not have it."""
 
+FAILURES = frozenset({"crash", "hang", "diverged"})
+"""Endings that say something of a recipe, or of the installation when every recipe meets them."""
 
 HICCUP = 1.1
 """A step this many times the median of its run met something that passes (garbage collection, a network retry)."""
@@ -91,6 +93,13 @@ class History:
         """Whether ``recipe`` has been tried and needs no other first run."""
         trial = self.get(recipe)
         return trial is not None and trial.is_settled
+
+    @property
+    def reliability(self) -> float:
+        """The share of recipes that run, by Laplace's rule; memory is another question and does not count."""
+        ran = sum(bool(trial.ok) for trial in self)
+        failed = sum(any(report.status in FAILURES for report in trial.reports) and not trial.ok for trial in self)
+        return (ran + 1) / (ran + failed + 1)
 
     def record(self, recipe: Recipe, estimate: Estimate, report: RunReport) -> Trial:
         """File ``report`` under its recipe; returns the trial."""

@@ -144,7 +144,8 @@ class AttuneTuner:
         budget, baseline = self._task.budget, self._history.get(self._task.baseline)
         reference = baseline.estimate.step_time_s if baseline else self._best.estimate.step_time_s
         cost = budget.run_cost * candidate.estimate.step_time_s / reference
-        return candidate.score >= self._band(self._best) and not cost > budget.left_for_search
+        expected = candidate.score * self._history.reliability
+        return expected >= self._band(self._best) and not cost > budget.left_for_search
 
     def _top_two(self, ranked: list[Candidate], situation: Situation) -> Candidate:
         """The best candidate with the edits of the next one that touches other settings, if both go together."""

@@ -26,7 +26,14 @@ LIBRARIES = {"te": "2.12.0", "torch": "2.9.0", "nccl": "2.27.5"}
 
 
 def world_seed(campaign_seed: int) -> int:
-    """The world of a campaign's seed. Hashed under its own tag, so that a tuner's seed says nothing about it."""
+    """The world of a campaign's seed, hashed under its own tag: draws from a tuner's seed are not the world's.
+
+    What keeps tuners and worlds apart: a `TuningTask` leads to no cluster and no world, importing a tuner loads
+    neither, and ours import neither; tests hold all three. It holds against accidents, not against intent. A tuner
+    runs in the process of its campaign, so one that imports this module can rebuild the world from its own seed, and
+    one that walks stack frames or ``gc.get_objects()`` finds the cluster itself. Read the source of a tuner from
+    elsewhere before you believe its result.
+    """
     digest = hashlib.sha256(f"attune.campaign.world:{campaign_seed}".encode()).digest()
     return int.from_bytes(digest[:6], "big")
 

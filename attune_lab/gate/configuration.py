@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attune_lab.gate import defects
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
+from attune_lab.gate.couplings import coupled
 from attune_lab.gate.verdict import Check, Outcome
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ ENVIRONMENT = {
     "NVTE_ALLOW_NONDETERMINISTIC_ALGO": Change.REORDERED,
 }
 """Environment variables known to leave the objective alone, as patterns; anything else that changes is a question."""
+
+FP8_GEMMS = (
+    "fp8_recipe", "fp8_margin", "fp8_interval", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_wgrad",
+    "router_padding_quant",
+)  # fmt: skip
+"""What an approval of ``fp8`` covers besides: how GEMMs are quantised, not attention and not the stored weights."""
+
+OTHER_SUMS = frozenset({"nccl_ub", "use_sharp", "nccl_communicator_config"})
+"""Settings of the communication group that may add in another order."""
 
 _DTYPES = {None: 1, "bf16": 1, "fp16": 1, "fp8": 0, "fp32": 2, "fp64": 3}
 _ORDER = list(Change)
@@ -70,7 +80,8 @@ def check(
         baseline, candidate: recipes of one stack.
         cluster: both run on it.
         versions: library versions the runs reported, where the recipes do not name them.
-        approvals: settings whose change of numerics the user accepts; ``fp8`` covers every ``fp8_...``.
+        approvals: settings whose change of numerics the user accepts, or parameters of the search space that write
+            several; ``fp8`` covers `FP8_GEMMS` besides.
         versions_follow: a run will report the versions, so a defect that hangs on an unknown one is not asked about.
 
     Raises:
@@ -78,9 +89,10 @@ def check(
     """
     before = defects.facts(baseline, cluster, versions)
     after = defects.facts(candidate, cluster, versions)
-    changed = _changed(before, after)
+    changed, approved = _changed(before, after), _approved(approvals)
     checks = [
-        *(_setting(setting, old, new, approvals) for setting, old, new in changed),
+        *(_setting(setting, old, new, approved) for setting, old, new in changed),
+        *coupled(before, after),
         *_mapping("flag", baseline.carried, candidate.carried),
         *_mapping("version", baseline.versions, candidate.versions),
         *_environment(baseline.environment, candidate.environment),
@@ -89,7 +101,7 @@ def check(
     ]
     if not checks:
         checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
-    kinds = [_kind(setting) for setting, _, _ in changed]
+    kinds = [_kind(setting, old, new) for setting, old, new in changed]
     kinds += [kind for name in _differing(baseline.environment, candidate.environment) if (kind := _variable(name))]
     change = max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
     return ConfigurationResult(tuple(checks), change, _allowance(before, after))
@@ -111,20 +123,30 @@ def _variable(name: str) -> Change | None:
     return next((kind for pattern, kind in ENVIRONMENT.items() if fnmatchcase(name, pattern)), None)
 
 
-def _kind(setting: Setting) -> Change:
+def _approved(approvals: Collection[str]) -> frozenset[str]:
+    """The settings that approvals cover."""
+    from attune_lab.parameters import approved_settings
+
+    covered = {*approvals, *approved_settings(approvals)}
+    return frozenset(covered | set(FP8_GEMMS) if "fp8" in approvals else covered)
+
+
+def _kind(setting: Setting, old: Any, new: Any) -> Change:
     """How far a setting's change may move the curve without being a fault."""
     if setting.key in ("dispatcher", "flex_backend"):
         return Change.DISPATCHER
-    if setting.cls == "numerics-changing":
-        return Change.LOW_PRECISION if setting.group == "precision" else Change.REORDERED
-    return Change.REORDERED if setting.group in ("layout", "batch") else Change.SAME_KERNELS
+    if setting.group == "precision" and not (setting.direction == "towards_fp32" and _raises_precision(old, new)):
+        return Change.LOW_PRECISION
+    if setting.cls != "performance-only" or setting.group in ("layout", "batch") or setting.key in OTHER_SUMS:
+        return Change.REORDERED
+    return Change.SAME_KERNELS
 
 
 def _setting(setting: Setting, old: Any, new: Any, approvals: Collection[str]) -> Check:
     """The check of one setting that differs."""
     key, name = setting.key, f"configuration.{setting.key}"
     moved = f"{key} changes from {_show(old)} to {_show(new)}"
-    approved = any(a == key or key.startswith(f"{a}_") for a in approvals)
+    approved = key in approvals
     if setting.direction == "forbidden" and new:
         return Check(name, "reject", f"{moved}, which no training run may use ({_because(setting)}): remove it.")
     if key in GUARDS and old and not new:
@@ -135,9 +157,8 @@ def _setting(setting: Setting, old: Any, new: Any, approvals: Collection[str]) -
         return Check(name, "pass", f"{moved}: {setting.cls}{', approved' if approved else ''}.")
     if setting.direction == "towards_fp32" and _raises_precision(old, new):
         return Check(name, "pass", f"{moved}: more precise than the baseline.")
-    return Check(
-        name, "reject", f"{moved}, which changes the numerics ({_because(setting)}): approve {key} or restore it."
-    )
+    effect = "is not a tuner's to move" if setting.cls == "performance-only" else "changes the numerics"
+    return Check(name, "reject", f"{moved}, which {effect} ({_because(setting)}): approve {key} or restore it.")
 
 
 def _because(setting: Setting) -> str:
@@ -189,18 +210,40 @@ def _invariants(
     if tokens[0] != tokens[1]:
         reason = f"A step trains {tokens[1]} tokens instead of {tokens[0]}: restore gbs and seq_len."
         yield Check("configuration.tokens_per_step", "reject", reason)
-    trained = [sum(values["stage_layers"]) for values in (before, after)]
-    if trained[1] != trained[0]:
+    for what, old, new in zip(("layers", "mtp_layers"), _trained(before), _trained(after), strict=True):
+        if new != old:
+            advice = "choose a layout that keeps every layer"
+            kind = "MTP layers" if what == "mtp_layers" else "layers"
+            yield Check(
+                f"configuration.{what}", "reject", f"The pipeline trains {new} {kind} instead of {old}: {advice}."
+            )
+    if before["vocab_padded"] != after["vocab_padded"] and before["vocab_size"] == after["vocab_size"]:
         reason = (
-            f"The pipeline trains {trained[1]} layers instead of {trained[0]}: choose a layout that keeps every layer."
+            f"The padded vocabulary changes from {before['vocab_padded']} to {after['vocab_padded']} rows: the first "
+            f"losses shift by {_padding_shift(before, after):.1e} until the unused rows are learned away."
         )
-        yield Check("configuration.layers", "reject", reason)
+        yield Check("configuration.vocab_padded", "pass", reason)
+
+
+def _trained(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Decoder layers and MTP layers that the pipeline holds."""
+    from attune_lab.recipe.layouts import layout_count
+
+    layout = values["pp_layout"]
+    mtp = (values["mtp_num_layers"] or 0) if layout is None else layout_count(layout, "m")
+    return sum(values["stage_layers"]), mtp
+
+
+def _padding_shift(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """Relative shift of the loss of an untrained model, ln V, when unused rows join the softmax or leave it."""
+    old, new = before["vocab_padded"], after["vocab_padded"]
+    return abs(math.log(new / old)) / math.log(old) if old > 1 and new > 1 else 0.0
 
 
 def _allowance(before: Mapping[str, Any], after: Mapping[str, Any]) -> Band:
-    """Twice what the defects show that the candidate leaves: their size depends on the model."""
-    now = defects.active(after)[0]
-    allowance = NO_ALLOWANCE
+    """What padding shifts, and twice what the defects show that the candidate leaves: it depends on the model."""
+    now, shift = defects.active(after)[0], _padding_shift(before, after)
+    allowance = Band(shift, shift, shift, 0.0)
     for defect in defects.active(before)[0]:
         if defect not in now:
             bias = abs(defect.effect.get("bias", 0.0))

@@ -141,7 +141,8 @@ def _curve(rows: Iterable[Row], file: Path) -> Curve:
     norms = {n: np.array([_number(by_step[s][n] or "nan", n, file) for s in steps]) for n in names}
     recorded = {n: values for n, values in norms.items() if not np.isnan(values).all()}
     quanta = {n: _quanta([by_step[s][n] or "nan" for s in steps]) for n in recorded}
-    return Curve(np.array(steps), loss, _quanta(texts), recorded, quanta)
+    first = 1 if steps[0] == 0 else 0  # some trainers count from 0
+    return Curve(np.array(steps) + first, loss, _quanta(texts), recorded, quanta)
 
 
 def _number(text: str, column: str, file: Path) -> float:

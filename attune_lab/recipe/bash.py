@@ -1,40 +1,43 @@
 """Reads a Bash launch script without running it.
 
-Assignments, arrays and decidable `if` blocks are followed as Bash would, with the caller's environment taken as
-empty, so `${TP:-8}` is 8. Every piece of the resulting command line remembers where in the file it was written. What
-cannot be known without running (command substitution, positional parameters) stays as written and is refused only
-where a setting needs it.
+Assignments, arrays, functions, `case`, counted loops and decidable `if` blocks are followed as Bash would, with the
+caller's environment taken as empty and the script started without arguments, so `${TP:-8}` and `${1:-8}` are 8. Every
+piece of the resulting command line remembers where in the file it was written. What cannot be known without running
+(other commands' output, positional parameters) stays as written and is refused only where a setting needs it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
 from attune_lab.contracts import UserError
-from attune_lab.recipe.bash_conditions import all_of, any_of, decide
-from attune_lab.recipe.bash_syntax import REDIRECTIONS, Command, If, Node, Opaque, Token, parse
-from attune_lab.recipe.bash_values import Chunk, Expander, Scalar, Scope, split, text_of
-from attune_lab.recipe.registry import setting_of_flag
+from attune_lab.recipe.bash_conditions import all_of, any_of, calculate, decide, only_guards, print_into, tested
+from attune_lab.recipe.bash_launch import Found, Launcher, trains
+from attune_lab.recipe.bash_parser import Case, Command, Function, Group, If, Loop, Node, parse, without_redirections
+from attune_lab.recipe.bash_syntax import Token
+from attune_lab.recipe.bash_values import Expander, Scalar, Scope, beside, one_command, split, text_of, unknown_in
 from attune_lab.recipe.text_files import read_text
-from attune_lab.recipe.words import Launch, Region, Variable, Word, line_of
+from attune_lab.recipe.words import Launch, Region, line_of
 
+_NOTHING = "no command passes a Megatron-LM flag such as --num-layers; give the script that starts training"
 _MAX_SOURCED = 20
+_MAX_CALLS = 20
+_MAX_ROUNDS = 10_000
 _PRINTERS = frozenset({"echo", "printf", "cat", "logger", ":", "true", "test", "[", "[["})
-_LAUNCHER_COUNTS = {"--nnodes": "nnodes", "--nproc_per_node": "nproc_per_node", "--nproc-per-node": "nproc_per_node"}
+_SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh"})
+_READ_SCRIPTS = _SHELLS | {"sbatch", "srun"}
+_LEAVERS = frozenset({"exit", "return", "break", "continue"})
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A command that passes Megatron-LM flags."""
+class _Leave(Exception):
+    """``exit``, ``return``, ``break`` or ``continue`` at a place in the text."""
 
-    fields: list[Scalar]
-    prefix: dict[str, tuple[Scalar, Region]]
-    start: int
-    list_start: int
+    def __init__(self, word: str, line: int) -> None:
+        super().__init__(word)
+        self.word, self.line = word, line
 
 
 def read_bash(text: str, folder: Path | None = None) -> Launch:
@@ -42,21 +45,26 @@ def read_bash(text: str, folder: Path | None = None) -> Launch:
 
     Args:
         text: the script.
-        folder: where `source` finds sibling files; None allows none.
+        folder: the script's own; `source` finds files in it and in the folder above, None allows none.
 
     Raises:
         UserError: no or several training commands, or something a setting depends on cannot be known.
     """
     reader = _Reader(text, folder)
-    reader.run(parse(text))
-    if not reader.found:
-        raise UserError(
-            "no command passes a Megatron-LM flag such as --num-layers; give the script that starts training"
+    end = ""
+    try:
+        reader.run(parse(text))
+    except _Leave as leave:
+        end = (
+            f"line {leave.line}: the script stops there ('{leave.word}') when it is started as it is; give the "
+            "variables it tests other values in the file"
         )
     if len(reader.found) > 1:
         first, second = (line_of(text, found.start) for found in reader.found[:2])
         raise UserError(f"lines {first} and {second} each start a training run; keep one of them in the file")
-    return reader.launch(reader.found[0])
+    if reader.found:
+        return Launcher(text, reader.scope).launch(reader.found[0])
+    raise UserError(reader.nothing_found() or end or _NOTHING)
 
 
 class _Reader:
@@ -65,64 +73,171 @@ class _Reader:
         self.folder = folder
         self.scope = Scope()
         self.expander = Expander(text, self.scope, own=True)
-        self.found: list[_Found] = []
+        self.functions: dict[str, tuple[Node, ...]] = {}
+        self.found: list[Found] = []
         self.included = 0
+        self.calls = 0
+        self.rounds = 0
+        self.reparsed = False
+        self.other_script: tuple[int, str] | None = None
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Follow the nodes in order."""
         last: bool | None = True
         for node in nodes:
-            if isinstance(node, If):
-                self._run_if(node)
-                last = True
-            elif isinstance(node, Opaque):
-                self._skip(node.tokens, node.start, f"inside '{node.kind}'")
+            if not isinstance(node, (Command, Group)):
+                self._block(node)
                 last = True
             elif (node.joiner == "&&" and last is False) or (node.joiner == "||" and last is True):
                 continue
             elif node.joiner in ("&&", "||") and last is None:
-                self._skip(node.tokens, node.tokens[0].start, f"behind a '{node.joiner}' whose test needs a run")
+                self._skip(node.tokens, f"behind a '{node.joiner}' whose test needs a run")
+            elif isinstance(node, Group):
+                self._group(node)
+                last = True
             else:
                 last = self._command(node)
+
+    def nothing_found(self) -> str:
+        """Where the training command is instead, '' where the script does not tell."""
+        if self.other_script:
+            line, name = self.other_script
+            return f"line {line}: the training command is not here but in {name}; give that script"
+        for name, value in self.scope.scalars.items():
+            if any(trains(word) for word in text_of(value).split()) and (places := value[0].trail):
+                where = f"line {line_of(self.text, places[-1].start)}" if places[-1].own else "an included file"
+                return f"{where}: {name} holds flags of Megatron-LM but no command here uses them; add the command"
+        return ""
+
+    # Blocks
+
+    def _block(self, node: If | Case | Loop | Function) -> None:
+        if isinstance(node, If):
+            self._run_if(node)
+        elif isinstance(node, Case):
+            self._run_case(node)
+        elif isinstance(node, Loop):
+            self._run_loop(node)
+        else:
+            self.functions[node.name] = node.body
+
+    def _group(self, node: Group) -> None:
+        try:
+            self.run(node.body)
+        except _Leave:
+            if node.tokens[0].operator != "(":
+                raise
 
     def _run_if(self, node: If) -> None:
         for condition, body in node.branches:
             outcome = self._holds(condition) if condition else True
             if outcome is None:
-                self._skip(node.tokens, node.start, "inside an 'if' whose test needs a run")
+                self._skip(node.tokens, "inside an 'if' whose test needs a run", self._unknown(condition))
                 return
-            if outcome:
+            if outcome and not only_guards(self.expander, condition, body):
                 self.run(body)
                 return
 
     def _holds(self, condition: Sequence[Node]) -> bool | None:
         outcome: bool | None = None
         for node in condition:
-            if not isinstance(node, Command):
-                return None
-            here = self._test(node)
-            outcome = {"&&": all_of, "||": any_of}.get(node.joiner, lambda pair: pair[1])((outcome, here))
+            here = self._holds(node.body) if isinstance(node, Group) else None
+            if isinstance(node, Command):
+                here = tested(self.expander, node)
+            joiner = node.joiner if isinstance(node, (Command, Group)) else ""
+            outcome = {"&&": all_of, "||": any_of}.get(joiner, lambda pair: pair[1])((outcome, here))
         return outcome
 
-    def _skip(self, tokens: Iterable[Token], start: int, where: str) -> None:
+    def _run_case(self, node: Case) -> None:
+        subject = self.expander.chunks(node.subject.parts)
+        if any(c.status == "dynamic" for c in subject):
+            self._skip(node.tokens, "inside a 'case' whose word needs a run", unknown_in(subject))
+            return
+        word = "".join(c.text for c in subject if c.status != "unset")
+        for patterns, body in node.branches:
+            texts = [text_of(self.expander.chunks(pattern.parts)) for pattern in patterns]
+            if any(decide([word, "==", text]) for text in texts):
+                self.run(body)
+                return
+
+    def _run_loop(self, node: Loop) -> None:
+        before = len(self.found)
+        if node.kind == "for" and [p.kind for t in node.head[:1] for p in t.parts] == ["arith"]:
+            rounds = self._counted(node)
+        elif node.kind == "for":
+            rounds = self._for_each(node)
+        else:
+            written = self.text[node.head[0].start : node.head[-1].end] if node.head else ""
+            rounds = 0 if re.search(r"\$#|\$\{?1\b|\bgetopts?\b", written) else None
+        if rounds is None:
+            self._skip(node.tokens, f"inside '{node.kind}'")
+        elif rounds > 1 and len(self.found) > before:
+            line = line_of(self.text, node.tokens[0].start)
+            raise UserError(f"line {line}: '{node.kind}' starts several training runs; keep one, outside of the loop")
+
+    def _for_each(self, node: Loop) -> int | None:
+        """Rounds of ``for NAME in words``; None where the words need a run."""
+        fields = self.expander.all_fields(node.head[2:])
+        if any(c.status == "dynamic" for field in fields for c in field):
+            return None
+        for done, field in enumerate(fields, 1):
+            if not self._round(node, node.head[0].bare, field):
+                return done
+        return len(fields)
+
+    def _counted(self, node: Loop) -> int | None:
+        """Rounds of ``for ((i=0; i<n; i++))``; None where the bounds need a run."""
+        first, test, step = (*node.head[0].parts[0].value.split(";"), "", "")[:3]
+        rounds = 0
+        if calculate(self.expander, first, node.head[0]) is None:
+            return None
+        while calculate(self.expander, test, node.head[0]):
+            rounds += 1
+            if not self._round(node):
+                break
+            calculate(self.expander, step, node.head[0])
+        return rounds
+
+    def _round(self, node: Loop, name: str = "", value: Scalar = ()) -> bool:
+        """Run the body once; False where it breaks out of the loop."""
+        self.rounds += 1
+        if self.rounds > _MAX_ROUNDS:
+            line = line_of(self.text, node.tokens[0].start)
+            raise UserError(f"line {line}: the loops of the script run more than {_MAX_ROUNDS} rounds; write them out")
+        if name:
+            self.scope.scalars[name] = value
+        try:
+            self.run(node.body)
+        except _Leave as leave:
+            if leave.word not in ("continue", "break"):
+                raise
+            return leave.word == "continue"
+        return True
+
+    def _skip(self, tokens: Iterable[Token], where: str, unknown: str = "") -> None:
         """Pass over what cannot be decided: it may set variables, but must not hold flags we would miss."""
         for token in tokens:
             for word in (*(token.elements or ()), token):
                 for piece in word.parts:
                     for flag in re.findall(r"(?<!\S)--[A-Za-z0-9_-]+", piece.value) if piece.kind == "text" else ():
-                        if setting_of_flag(flag):
+                        if trains(flag):
                             raise UserError(
-                                f"line {line_of(self.text, start)}: {flag} stands {where}; write the flags of the run "
-                                "you mean outside of it"
+                                f"line {line_of(self.text, piece.start)}: {flag} stands {where}{unknown}; write the "
+                                "flags of the run you mean outside of it"
                             )
             if assigned := token.assigned:
                 self.scope.arrays.pop(assigned[1], None)
                 self.scope.scalars[assigned[1]] = self.expander.dynamic(f"${assigned[1]}", token)
 
+    def _unknown(self, condition: Sequence[Node]) -> str:
+        """Names the variable that keeps a test from being decided."""
+        tokens = [token for node in condition if isinstance(node, Command) for token in node.tokens]
+        return next(filter(None, (unknown_in(self.expander.chunks(token.parts)) for token in tokens)), "")
+
     # Commands
 
     def _command(self, node: Command) -> bool | None:
-        tokens = _without_redirections(node.tokens)
+        tokens = without_redirections(node.tokens)
         words = list(tokens)
         prefix: dict[str, tuple[Scalar, Region]] = {}
         while words and words[0].assigned:
@@ -132,17 +247,81 @@ class _Reader:
                 self._assign(token)
             return True
         name = words[0].bare
+        if name in ("[", "[[", "test") or [p.kind for p in words[0].parts] == ["arith"]:
+            return tested(self.expander, node)
+        if name in _LEAVERS:
+            raise _Leave(name, line_of(self.text, words[0].start))
+        if not self._builtin(name, words):
+            self._start(name, words, prefix, node)
+        return True
+
+    def _builtin(self, name: str, words: Sequence[Token]) -> bool:
+        """Run a command of the shell itself; False for any other."""
         if name in ("export", "declare", "local", "readonly", "typeset"):
             self._export(words)
-            return True
-        if name in ("source", "."):
+        elif name in ("source", "."):
             self._source(words)
-            return True
-        if name in ("[", "[[", "test"):
-            return self._test(node)
-        if name not in _PRINTERS:
-            self._consider(words, prefix, node)
+        elif name == "unset":
+            for word in words[1:]:
+                self.scope.scalars.pop(word.bare, None)
+                self.scope.arrays.pop(word.bare, None)
+                self.scope.exported.pop(word.bare, None)
+        elif name == "shift":
+            self.scope.pass_arguments(self.scope.arrays["@"][1:])
+        elif name == "printf" and len(words) > 3 and words[1].bare == "-v":
+            print_into(self.expander, words)
+        elif name == ":":
+            for word in words[1:]:
+                self.expander.fields(word)
+        elif name not in self.functions:
+            return name in _PRINTERS - {"cat"}
+        else:
+            self._call(name, words)
         return True
+
+    def _start(self, name: str, words: list[Token], prefix: dict[str, tuple[Scalar, Region]], node: Command) -> None:
+        """Start a program: a script given as text is followed, anything else may be the training command."""
+        before = len(self.found)
+        script = next((i for i, w in enumerate(words[1:], 1) if w.bare in ("-c", "-lc", "-xc", "-exc")), 0)
+        writes_script = name == "cat" and re.search(r"\.(sh|slurm|sbatch)$", node.tokens[-1].bare)
+        if node.heredocs and (name in _READ_SCRIPTS or writes_script):
+            for start, end in node.heredocs:
+                self.run(parse(self.text, start, end))
+        elif script and len(words) > script + 1 and {w.bare for w in words[:script]} & _SHELLS:
+            self._follow(words[script + 1])
+        elif name == "eval" and len(words) == 2 and words[1].parts and all(p.quoted for p in words[1].parts):
+            self._follow(words[1])
+        elif name != "cat":
+            self._consider(words, prefix, node)
+        for i in range(before, len(self.found)):
+            inner = self.found[i]
+            self.found[i] = replace(inner, prefix={**prefix, **inner.prefix}, list_start=node.list_start)
+
+    def _follow(self, word: Token) -> None:
+        """Run a command given as text."""
+        outer, self.reparsed = self.reparsed, True
+        try:
+            self.run(parse(self.text, word.parts[0].start, word.parts[-1].end))
+        finally:
+            self.reparsed = outer
+
+    def _call(self, name: str, words: Sequence[Token]) -> None:
+        """Run a function with its arguments in ``$1``, ``$2`` ... and ``$@``."""
+        self.calls += 1
+        if self.calls > _MAX_CALLS:
+            line = line_of(self.text, words[0].start)
+            raise UserError(f"line {line}: functions call each other without end; write the settings out")
+        arguments = tuple(self.expander.all_fields(words[1:]))
+        before, outer = len(self.found), self.scope.arrays["@"]
+        self.scope.pass_arguments(arguments)
+        try:
+            self.run(self.functions[name])
+        except _Leave as leave:
+            if leave.word != "return":
+                raise
+        self.found[before:] = [replace(found, start=words[0].start) for found in self.found[before:]]
+        self.calls -= 1
+        self.scope.pass_arguments(outer)
 
     def _note_prefix(self, token: Token, prefix: dict[str, tuple[Scalar, Region]]) -> None:
         assigned = token.assigned
@@ -162,8 +341,9 @@ class _Reader:
             self.scope.arrays[name] = (*before, *fields)
         else:
             before_text = self.scope.scalars.get(name, ()) if append else ()
+            value = (*before_text, *self.expander.value(token, assigned.end()))
             self.scope.arrays.pop(name, None)
-            self.scope.scalars[name] = (*before_text, *self.expander.value(token, assigned.end()))
+            self.scope.scalars[name] = value
 
     def _export(self, words: Sequence[Token]) -> None:
         exporting = words[0].bare == "export" or any(word.bare == "-x" for word in words)
@@ -174,144 +354,40 @@ class _Reader:
                 self.scope.exported[name] = self.expander.region(word.start, word.end, quoted=False)
 
     def _source(self, words: Sequence[Token]) -> None:
-        """Include a file of the script's own folder; others are left out, and miss where a setting needs them."""
+        """Include a file beside the script or one folder up; any other is left out, and missed where it is needed."""
         if len(words) < 2 or self.folder is None:
             return
-        path = self._sourced(words[1])
+        path = beside(self.folder, self.expander.chunks(words[1].parts))
         if path is None:
             return
         self.included += 1
         if self.included > _MAX_SOURCED:
             line = line_of(self.text, words[0].start)
             raise UserError(f"line {line}: files include each other without end; write the settings into one file")
-        text, expander = self.text, self.expander
+        before, text, expander = len(self.found), self.text, self.expander
         self.text = read_text(path)
         self.expander = Expander(self.text, self.scope, own=False)
         try:
             self.run(parse(self.text))
         except UserError as error:
             raise UserError(f"{path.name}, {error}") from None
+        except _Leave as leave:
+            if leave.word != "return":
+                raise _Leave(leave.word, line_of(text, words[0].start)) from None
         finally:
             self.text, self.expander = text, expander
-
-    def _sourced(self, word: Token) -> Path | None:
-        """The file that `source` names, None when it is none of the script's own folder."""
-        assert self.folder is not None
-        written = "".join(chunk.text for chunk in self.expander.chunks(word.parts) if chunk.status != "dynamic")
-        literal = not any(part.kind != "text" for part in word.parts)
-        path = Path(written) if Path(written).is_absolute() and literal else self.folder / written.lstrip("/")
-        try:
-            path = path.resolve()
-            return path if path.is_relative_to(self.folder.resolve()) and path.is_file() else None
-        except (OSError, RuntimeError):  # a name too long, or links in a circle: nothing Bash could read either
-            return None
+        here = words[0].start
+        if self.other_script:
+            self.other_script = line_of(text, here), self.other_script[1]
+        self.found[before:] = [replace(found, start=here, list_start=here) for found in self.found[before:]]
 
     def _consider(self, words: Sequence[Token], prefix: dict[str, tuple[Scalar, Region]], node: Command) -> None:
         fields = self.expander.all_fields(words)
-        texts = [text_of(field) for field in fields]
-        if texts[:1] == ["eval"] or any(text in ("-c", "-lc") for text in texts):
+        if words[0].bare == "eval":
             fields = [piece for field in fields for piece in split([replace(c, quoted=False) for c in field])]
-        if any(setting_of_flag(text_of(field).partition("=")[0]) for field in fields):
-            self.found.append(_Found(fields, prefix, words[0].start, node.list_start))
-
-    def _test(self, node: Command) -> bool | None:
-        """Outcome of ``[ ... ]``, None when it needs a run."""
-        fields = [("".join(c.text for c in f if c.status != "unset"), f) for t in node.tokens for f in self._tested(t)]
-        texts = [text for text, _ in fields]
-        if not texts or texts[0] not in ("[", "[[", "test") or any(c.status == "dynamic" for _, f in fields for c in f):
-            return None
-        inner = texts[1:] if texts[0] == "test" else texts[1:-1]
-        return decide(inner)
-
-    def _tested(self, token: Token) -> list[Scalar]:
-        if token.operator:
-            return [(Chunk(token.operator, (), quoted=False),)]
-        return [tuple(self.expander.chunks(token.parts))]
-
-    # The result
-
-    def launch(self, found: _Found) -> Launch:
-        """The command as words with the places each one owns."""
-        fields, launcher = _without_launcher(found.fields)
-        owners: dict[Region, set[int]] = {}
-        for index, scalar in enumerate(fields):
-            for region in {r for chunk in scalar for r in chunk.trail}:
-                owners.setdefault(region, set()).add(index)
-        words = tuple(self._word(index, scalar, owners, found) for index, scalar in enumerate(fields))
-        exported = {
-            name: (self.scope.scalars[name], region)
-            for name, region in self.scope.exported.items()
-            if name in self.scope.scalars
-        }
-        environment = {name: self._variable(*entry) for name, entry in {**exported, **found.prefix}.items()}
-        images = {
-            name: text_of(value)
-            for name, value in self.scope.scalars.items()
-            if re.search(r"(?i)image", name) and text_of(value) and all(c.status == "known" for c in value)
-        }
-        return Launch(self.text, words, environment, launcher, found.list_start, images)
-
-    def _word(self, index: int, scalar: Scalar, owners: dict[Region, set[int]], found: _Found) -> Word:
-        common = [r for r in scalar[0].trail if all(r in c.trail for c in scalar) and owners[r] == {index}]
-        own = tuple(r for r in common if r.own)
-        shown = next((r for r in scalar[0].trail[::-1] if r.own), None)
-        line = line_of(self.text, own[0].start if own else shown.start if shown else found.start)
-        missing = next((c.text for c in scalar if c.status != "known" and "[@]" in c.text), None)
-        if missing:
-            raise UserError(
-                f"line {line}: {missing} is defined nowhere in this file; put the file that defines it beside it or "
-                "write the flags out"
-            )
-        regions = tuple(r for i, r in enumerate(own) if self._alone(own[: i + 1]))
-        return Word(text_of(scalar), line, regions, all(c.status == "known" for c in scalar))
-
-    def _alone(self, trail: tuple[Region, ...]) -> bool:
-        """The innermost region can be edited: every variable on the way to it is used nowhere else."""
-        names = [region.name for region in trail[:-1] if region.name]
-        return all(_uses(self.text, name) <= 1 and name not in self.scope.exported for name in names)
-
-    def _variable(self, value: Scalar, statement: Region) -> Variable:
-        regions: tuple[Region, ...] = ()
-        if value:
-            common = [r for r in value[0].trail if all(r in c.trail for c in value)]
-            regions = tuple(r for i, r in enumerate(common) if r.own and self._alone(tuple(common[: i + 1])))
-        return Variable(text_of(value), regions, statement)
-
-
-def _uses(text: str, name: str) -> int:
-    """How often a variable is mentioned beyond its one definition (and the `${NAME:-...}` inside it)."""
-    mentions = len(re.findall(rf"\b{re.escape(name)}\b", text))
-    definitions = len(re.findall(rf"(?m)(?:^|[\s;]){re.escape(name)}=", text))
-    defaulted = len(re.findall(rf"\b{re.escape(name)}=[\"']?\$\{{{re.escape(name)}:?-", text))
-    return mentions - 1 - defaulted if definitions == 1 else mentions
-
-
-def _without_redirections(tokens: Sequence[Token]) -> list[Token]:
-    kept: list[Token] = []
-    skip = False
-    for token in tokens:
-        if token.operator in REDIRECTIONS:
-            if kept and kept[-1].end == token.start and kept[-1].bare.isdigit():
-                kept.pop()
-            skip = True
-        elif skip:
-            skip = False
-        else:
-            kept.append(token)
-    return kept
-
-
-def _without_launcher(fields: Sequence[Scalar]) -> tuple[list[Scalar], dict[str, int]]:
-    """The arguments after the training program, and the counts of nodes and processes before it."""
-    texts = [text_of(field) for field in fields]
-    scripts = [i for i, text in enumerate(texts) if text.endswith(".py")] or [
-        i for i, text in enumerate(texts) if text.endswith(".sh")
-    ]
-    first_flag = next(i for i, text in enumerate(texts) if setting_of_flag(text.partition("=")[0]))
-    begin = next((i + 1 for i in scripts), first_flag)
-    counts: dict[str, int] = {}
-    for text, after in pairwise([*texts[:begin], ""]):
-        flag, _, value = text.partition("=")
-        if flag in _LAUNCHER_COUNTS and (value or after).isdigit():
-            counts[_LAUNCHER_COUNTS[flag]] = int(value or after)
-    return list(fields[begin:]), counts
+        if self.reparsed or words[0].bare == "eval":
+            fields = one_command(fields, trains)
+        if any(trains(text_of(field)) for field in fields):
+            self.found.append(Found(fields, prefix, words[0].start, node.list_start))
+        elif script := next((text for field in fields if (text := text_of(field)).endswith(".sh")), None):
+            self.other_script = line_of(self.text, words[0].start), script

@@ -9,7 +9,7 @@ from attune_lab.contracts import UserError
 from attune_lab.recipe.megatron import Interpreted, Occurrence, flag_words, spelling_for, value_words
 from attune_lab.recipe.recipe import Value
 from attune_lab.recipe.registry import registry
-from attune_lab.recipe.words import Edit, Launch, Region, Word, line_span, newline_of
+from attune_lab.recipe.words import Edit, Launch, Region, Word, line_of, line_span, newline_of
 
 _RELATED = (
     "layout", "comm", "memory", "kernels", "batch", "precision",
@@ -54,9 +54,22 @@ def environment_edits(launch: Launch, changes: Mapping[str, str | None]) -> list
     return edits
 
 
+def launcher_edits(launch: Launch, counts: Mapping[str, int]) -> list[Edit]:
+    """Edits that make the launch line ask for other counts of nodes and processes, where it states them plainly."""
+    edits = []
+    for name, word in launch.launcher_words.items():
+        if word.regions and name in counts and counts[name] != launch.launcher[name]:
+            region = word.regions[-1]
+            edits.append(Edit(region.start, region.end, str(counts[name])))
+    return edits
+
+
 def _unset(launch: Launch, name: str) -> Edit:
     """Cut a variable's setting, its whole line where it is the only one of an `export`."""
     text, statement = launch.text, launch.environment[name].statement
+    if launch.environment[name].listed:
+        line = line_of(text, statement.start)
+        raise UserError(f"line {line}: {name} stands in a list for the launcher; remove it there by hand")
     line_start, line_end = line_span(text, statement.start)
     rest = text[line_start : statement.start] + text[statement.end : line_end]
     if rest.split("#")[0].strip() == "export":
@@ -68,6 +81,8 @@ def _environment_value(launch: Launch, name: str, value: str) -> Edit:
     variable = launch.environment[name]
     if not variable.statement.own:
         raise UserError(f"{name} is set in an included file; change it there")
+    if variable.listed:
+        return Edit(variable.statement.start, variable.statement.end, value)
     if variable.regions and (region := variable.regions[-1]).quoted == (not _PLAIN.fullmatch(value)):
         return Edit(region.start, region.end, _written(value, region))
     statement = variable.statement

@@ -1,7 +1,7 @@
-"""The part of Bash that launch scripts are written in, as syntax: words with their places, commands, blocks.
+"""Words of a Bash script with their places.
 
-Nothing is expanded or executed here. Constructs outside the subset (command substitution, `case`, loops, functions)
-become opaque pieces that keep their place in the file.
+Nothing is expanded or executed here. What is outside the subset (command substitution, rare expansions) becomes an
+opaque piece that keeps its place in the file.
 """
 
 from __future__ import annotations
@@ -13,12 +13,32 @@ from typing import Literal
 from attune_lab.contracts import UserError
 from attune_lab.recipe.words import line_of
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_BRACED = re.compile(r"([A-Za-z_]\w*|\d+|[@*#?])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)
+_BRACED = re.compile(r"(#?)([A-Za-z_]\w*|\d+|[@*#?])(\[(?:[@*]|\d{1,4})\])?(?:(:?[-=+?]|,,|\^\^)(.*))?", re.DOTALL)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
-_OPERATORS = ("&&", "||", ";;", "&>>", "&>", ">>", ">&", "<&", ">|", "<<<", "\n", ";", "&", "|", "(", ")", "<", ">")
-REDIRECTIONS = frozenset({"&>>", "&>", ">>", ">&", "<&", ">|", "<<<", "<", ">"})
+_ARITHMETIC = re.compile(r"\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_OPERATORS = (
+    "|&",
+    "&&",
+    "||",
+    ";;",
+    "&>>",
+    "&>",
+    ">>",
+    ">&",
+    "<&",
+    ">|",
+    "<<<",
+    "\n",
+    ";",
+    "&",
+    "|",
+    "(",
+    ")",
+    "<",
+    ">",
+)
+REDIRECTIONS = frozenset({"<<", "&>>", "&>", ">>", ">&", "<&", ">|", "<<<", "<", ">"})
 _MAX_DEPTH = 20
 _MAX_WORDS = 100_000
 
@@ -27,7 +47,8 @@ _MAX_WORDS = 100_000
 class Part:
     """A piece of a word.
 
-    ``text``: ``value`` as it stands. ``ref``: variable ``value`` with its ``default`` (None without one), all of an
+    ``text``: ``value`` as it stands. ``ref``: variable ``value``; ``operator`` is what follows its name (``:-``,
+    ``:=``, ``:+``, ``,,``, or ``#`` for a length) with the word in ``default``, ``index`` an array element; all of an
     array's elements when ``every``. ``arith``: the expression ``value``. ``opaque``: cannot be known statically.
     """
 
@@ -38,6 +59,8 @@ class Part:
     quoted: bool
     default: tuple[Part, ...] | None = None
     every: bool = False
+    operator: str = ""
+    index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,13 +87,17 @@ class Token:
         return _ASSIGNED.match(first.value) if first and first.kind == "text" and not first.quoted else None
 
 
-class _Lexer:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
-        self.heredocs: list[str] = []
+class Lexer:
+    """Words of ``text[start:end]``; ``bodies`` gives the span of the here-document that each ``<<`` announces."""
+
+    def __init__(self, text: str, start: int = 0, end: int | None = None) -> None:
+        self.text = text if end is None else text[:end]
+        self.position = start
+        self.heredocs: list[tuple[int, str]] = []
+        self.bodies: dict[int, tuple[int, int]] = {}
 
     def tokens(self) -> list[Token]:
+        """All words and operators in order."""
         found: list[Token] = []
         while (token := self._next()) is not None:
             found.append(token)
@@ -87,9 +114,12 @@ class _Lexer:
         if start >= len(text):
             return None
         if heredoc := _HEREDOC.match(text, start):
-            self.heredocs.append(heredoc[2])
+            self.heredocs.append((start, heredoc[2]))
             self.position = heredoc.end()
-            return self._next()
+            return Token(start, self.position, operator="<<")
+        if match := _ARITHMETIC.match(text, start):
+            self.position = match.end()
+            return Token(start, self.position, (Part("arith", match[1], start, self.position, quoted=False),))
         for operator in _OPERATORS:
             if text.startswith(operator, start) and not text.startswith(("<(", ">("), start):
                 self.position = start + len(operator)
@@ -112,8 +142,9 @@ class _Lexer:
                 return
 
     def _skip_heredocs(self) -> None:
-        for word in self.heredocs:
+        for start, word in self.heredocs:
             end = re.compile(rf"^\t*{re.escape(word)}\r?$\n?", re.MULTILINE).search(self.text, self.position)
+            self.bodies[start] = (self.position, end.start() if end else len(self.text))
             self.position = end.end() if end else len(self.text)
         self.heredocs = []
 
@@ -218,15 +249,17 @@ class _Lexer:
 
     def _braced(self, start: int, *, quoted: bool, depth: int) -> Part:
         last = self._matching(start + 1, "{", "}")
-        inner = self.text[start + 2 : last]
-        match = _BRACED.fullmatch(inner)
-        if not match:
+        match = _BRACED.fullmatch(self.text[start + 2 : last])
+        if not match or (match[1] and match[4]):
             return self._opaque(start, last, quoted=quoted)
+        _, name, index, operator, _ = match.groups()
         default = None
-        if match[3]:
-            default = tuple(self._default_parts(start + 2 + match.start(4), last, quoted=quoted, depth=depth + 1))
+        if operator and operator[-1] in "-=+":
+            default = tuple(self._default_parts(start + 2 + match.start(5), last, quoted=quoted, depth=depth + 1))
         self.position = last + 1
-        return Part("ref", match[1], start, last + 1, quoted, default, every=bool(match[2]) or match[1] in "@*")
+        element = int(index[1:-1]) if index and index[1:-1].isdigit() else None
+        every = bool(index and element is None) or name in "@*"
+        return Part("ref", name, start, last + 1, quoted, default, every, match[1] or operator or "", element)
 
     def _default_parts(self, start: int, end: int, *, quoted: bool, depth: int) -> list[Part]:
         """The word after ``:-``, which ends at the brace and not at a blank."""
@@ -252,7 +285,7 @@ class _Lexer:
                 parts.append(Part("text", char, at, at + 1, quoted))
         return parts
 
-    def _matching(self, start: int, opening: str, closing: str) -> int:
+    def _matching(self, start: int, opening: str, closing: str, depth: int = 0) -> int:
         """Position of the bracket that closes the one at ``start``, quotes respected."""
         level, position, text = 0, start, self.text
         while position < len(text):
@@ -261,6 +294,8 @@ class _Lexer:
                 position += 1
             elif char == "'" and opening == "(":
                 position = self._closing("'", position)
+            elif char == '"' and opening == "(":
+                position = self._string_end(position, depth)
             elif char == opening:
                 level += 1
             elif char == closing:
@@ -270,120 +305,15 @@ class _Lexer:
             position += 1
         raise self._fail(start, f"'{opening}' is never closed")
 
-
-@dataclass(frozen=True)
-class Command:
-    """A simple command. ``joiner``: the operator before it (``&&``, ``||``, ``|`` or '')."""
-
-    tokens: tuple[Token, ...]
-    joiner: str
-    list_start: int
-
-
-@dataclass(frozen=True)
-class If:
-    """Branches of (condition, body); the condition of ``else`` is empty. ``tokens``: all of it, as written."""
-
-    branches: tuple[tuple[tuple[Node, ...], tuple[Node, ...]], ...]
-    tokens: tuple[Token, ...]
-    start: int
-
-
-@dataclass(frozen=True)
-class Opaque:
-    """A loop, ``case`` or function: its words are seen, its meaning is not."""
-
-    kind: str
-    tokens: tuple[Token, ...]
-    start: int
-
-
-Node = Command | If | Opaque
-_OPAQUE_ENDS = {"for": "done", "while": "done", "until": "done", "select": "done", "case": "esac", "function": "}"}
-
-
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = _Lexer(text).tokens()
-        self.index = 0
-
-    def block(self, stops: frozenset[str], depth: int = 0) -> list[Node]:
-        """Nodes up to a reserved word of ``stops`` (not consumed) or the end."""
+    def _string_end(self, start: int, depth: int) -> int:
+        """Position of the quote that closes the one at ``start``, the commands substituted inside respected."""
         if depth > _MAX_DEPTH:
-            raise UserError(f"line {self._line()}: blocks are nested too deeply; write the script flatter")
-        nodes: list[Node] = []
-        joiner, list_start = "", None
-        while self.index < len(self.tokens):
-            token = self.tokens[self.index]
-            if token.operator or (token.bare in ("{", "}", "then", "do", "!", "time") and token.bare not in stops):
-                self.index += 1
-                joiner = token.operator if token.operator in ("&&", "||", "|") else joiner
-                if token.operator in ("\n", ";", "&") and joiner not in ("&&", "||", "|"):
-                    list_start = None
-                continue
-            if token.bare in stops:
-                return nodes
-            list_start = token.start if list_start is None else list_start
-            nodes.append(self._node(token, joiner, list_start, depth))
-            joiner = ""
-        if stops:
-            raise UserError(f"line {self._line()}: the block is never closed; add the missing '{sorted(stops)[-1]}'")
-        return nodes
-
-    def _line(self) -> int:
-        return line_of(self.text, self.tokens[min(self.index, len(self.tokens) - 1)].start)
-
-    def _node(self, token: Token, joiner: str, list_start: int, depth: int) -> Node:
-        if token.bare == "if":
-            return self._if(depth)
-        if token.bare in _OPAQUE_ENDS:
-            return self._opaque(token.bare, _OPAQUE_ENDS[token.bare])
-        after = self.tokens[self.index + 1 : self.index + 3]
-        if _NAME.fullmatch(token.bare) and [t.operator for t in after] == ["(", ")"]:
-            return self._opaque("function", "}")
-        first = self.index
-        while self.index < len(self.tokens):
-            operator = self.tokens[self.index].operator
-            inside_test = token.bare == "[[" and self.tokens[self.index - 1].bare != "]]"
-            if operator and operator not in REDIRECTIONS and not inside_test:
-                break
-            self.index += 1
-        return Command(tuple(self.tokens[first : self.index]), joiner, list_start)
-
-    def _if(self, depth: int) -> If:
-        first = self.index
-        branches: list[tuple[tuple[Node, ...], tuple[Node, ...]]] = []
-        self.index += 1
-        while True:
-            condition = tuple(self.block(frozenset({"then"}), depth + 1))
-            self.index += 1
-            body = tuple(self.block(frozenset({"elif", "else", "fi"}), depth + 1))
-            branches.append((condition, body))
-            word = self.tokens[self.index].bare
-            self.index += 1
-            if word == "else":
-                branches.append(((), tuple(self.block(frozenset({"fi"}), depth + 1))))
-                self.index += 1
-            if word != "elif":
-                return If(tuple(branches), tuple(self.tokens[first : self.index]), self.tokens[first].start)
-
-    def _opaque(self, kind: str, end: str) -> Opaque:
-        first, level = self.index, 0
-        openers = {"done": {"for", "while", "until", "select"}, "esac": {"case"}, "}": {"{"}}[end]
-        while self.index < len(self.tokens):
-            bare = self.tokens[self.index].bare
-            self.index += 1
-            level += (bare in openers) - (bare == end)
-            if bare == end and level == 0:
-                return Opaque(kind, tuple(self.tokens[first : self.index]), self.tokens[first].start)
-        raise UserError(f"line {line_of(self.text, self.tokens[first].start)}: '{kind}' is never closed by '{end}'")
-
-
-def parse(text: str) -> list[Node]:
-    """The script's commands and blocks in order.
-
-    Raises:
-        UserError: an unclosed quote, bracket or block, with its line.
-    """
-    return _Parser(text).block(frozenset())
+            raise self._fail(start, "commands are nested too deeply; write the value out")
+        position = start + 1
+        while position < len(self.text) and self.text[position] != '"':
+            if self.text.startswith("$(", position):
+                position = self._matching(position + 1, "(", ")", depth + 1)
+            position += 2 if self.text[position] == "\\" else 1
+        if position >= len(self.text):
+            raise self._fail(start, 'the quote " is never closed')
+        return position

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeAlias
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe.arithmetic import evaluate
-from attune_lab.recipe.bash_syntax import Part, Token
+from attune_lab.recipe.bash_syntax import Lexer, Part, Token
 from attune_lab.recipe.words import Region, line_of
 
 _MAX_EXPANDED = 200_000
+_MAX_NESTED = 10
+_REDIRECTION = re.compile(r"(?:\d?>>?|&>>?|>&|\d?<)(\S*)")
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,18 @@ Array: TypeAlias = tuple[Scalar, ...]
 
 @dataclass
 class Scope:
+    """Variables. The arguments of the script are taken as absent: ``$@`` is empty, ``$1`` unknown."""
+
     scalars: dict[str, Scalar] = field(default_factory=dict)
-    arrays: dict[str, Array] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=lambda: {"@": (), "*": ()})
     exported: dict[str, Region] = field(default_factory=dict)
+
+    def pass_arguments(self, arguments: Array) -> None:
+        """Make ``arguments`` the ``$1``, ``$2`` ... and ``$@`` of what follows."""
+        for name in [name for name in self.scalars if name.isdigit()]:
+            del self.scalars[name]
+        self.scalars |= {str(i): argument for i, argument in enumerate(arguments, 1)}
+        self.arrays["@"] = self.arrays["*"] = arguments
 
 
 class Expander:
@@ -89,7 +101,7 @@ class Expander:
                 region = self.region(part.start, part.end, quoted=part.quoted)
                 chunks.append(Chunk(part.value, (region,), quoted=True))
             elif part.kind == "opaque":
-                chunks += (replace(c, quoted=part.quoted) for c in self.dynamic(part.value, part))
+                chunks += (replace(c, quoted=part.quoted) for c in self._substituted(part))
             elif part.kind == "arith":
                 chunks.append(self._arithmetic(part))
             else:
@@ -107,35 +119,71 @@ class Expander:
         return tuple(replace(c, trail=(region, *c.trail), quoted=part.quoted) for c in scalar)
 
     def _reference(self, part: Part) -> list[Chunk]:
-        scope = self.scope
-        if part.value in scope.scalars:
-            value = scope.scalars[part.value]
-            if not part.default or any(c.text for c in value):
-                return list(self._through(value, part))
-        elif part.value in scope.arrays:
-            array = scope.arrays[part.value]
-            joined = array if part.every else array[:1]
-            gap = (Chunk(" ", (), part.quoted),)
-            flat = [c for i, element in enumerate(joined) for c in ((*gap, *element) if i else element)]
-            return list(self._through(tuple(flat), part))
-        if part.default is not None:
-            return list(self._through(tuple(self.chunks(part.default)), part))
+        stored, operator = self._stored(part), part.operator
+        empty = stored is None or not any(c.text for c in stored)
+        missing = empty if operator.startswith(":") else stored is None
+        if operator == "#":
+            return [self._length(part, stored)]
+        if operator in ("+", ":+"):
+            return [] if missing else list(self._through(tuple(self.chunks(part.default or ())), part))
+        if part.default is not None and missing:
+            value = tuple(self.chunks(part.default))
+            if operator.endswith("="):
+                self.scope.scalars[part.value] = value
+            return list(self._through(value, part))
+        if stored is not None:
+            change = {",,": str.lower, "^^": str.upper}.get(operator, str)
+            return [replace(c, text=change(c.text)) for c in self._through(stored, part)]
         positional = not re.fullmatch(r"[A-Za-z_]\w*", part.value)
         raw = self.text[part.start : part.end]
         region = self.region(part.start, part.end, quoted=part.quoted, name=part.value)
         return [Chunk(raw, (region,), quoted=True, status="dynamic" if positional else "unset")]
 
+    def _stored(self, part: Part) -> Scalar | None:
+        """What the variable holds: an element, or all of an array joined by blanks; None when it is not set."""
+        array = self.scope.arrays.get(part.value)
+        if array is None:
+            return self.scope.scalars.get(part.value) if not part.index else None
+        if not part.every:
+            return array[part.index or 0] if (part.index or 0) < len(array) else None
+        gap = (Chunk(" ", (), part.quoted),)
+        return tuple(c for i, element in enumerate(array) for c in ((*gap, *element) if i else element))
+
+    def _length(self, part: Part, stored: Scalar | None) -> Chunk:
+        region = self.region(part.start, part.end, quoted=part.quoted)
+        if any(c.status == "dynamic" for c in stored or ()):
+            return Chunk(self.text[part.start : part.end], (region,), quoted=True, status="dynamic")
+        count = len(self.scope.arrays.get(part.value, ())) if part.every else len(text_of(stored or ()))
+        return Chunk(str(count), (region,), quoted=True)
+
+    def _substituted(self, part: Part) -> Scalar:
+        """The text of ``$(echo ...)``, with ``IFS=`` before it where given; any other command needs a run."""
+        if not part.value.startswith("$(") or part.value.count("$(") > _MAX_NESTED:
+            return self.dynamic(part.value, part)
+        tokens = Lexer(self.text, part.start + 2, part.end - 1).tokens()
+        gap = " "
+        if [t.operator for t in tokens[1:2]] == [";"] and (assigned := tokens[0].assigned) and assigned[1] == "IFS":
+            gap = text_of(self.value(tokens[0], assigned.end()))[:1]
+            tokens = tokens[2:]
+        if not tokens or tokens[0].bare != "echo" or any(t.operator for t in tokens):
+            return self.dynamic(part.value, part)
+        fields = [field for token in tokens[1:] for field in self.fields(token)]
+        if any(c.status != "known" for field in fields for c in field):
+            return self.dynamic(part.value, part)
+        text = gap.join(text_of(field) for field in fields)
+        return (Chunk(text, (self.region(part.start, part.end, quoted=False),), quoted=False),)
+
     def _arithmetic(self, part: Part) -> Chunk:
         region = self.region(part.start, part.end, quoted=part.quoted)
-
-        def number(name: str) -> int | None:
-            text = text_of(self.scope.scalars.get(name, ()))
-            return int(text) if re.fullmatch(r"-?\d{1,15}", text) else None
-
-        value = evaluate(part.value, number)
+        value = evaluate(part.value, self.number)
         if value is None:
             return Chunk(self.text[part.start : part.end], (region,), quoted=True, status="dynamic")
         return Chunk(str(value), (region,), quoted=True)
+
+    def number(self, name: str) -> int | None:
+        """The whole number a variable holds, None where it holds none or nobody knows."""
+        text = text_of(self.scope.scalars.get(name, ()))
+        return int(text) if re.fullmatch(r"-?\d{1,15}", text) else None
 
 
 def text_of(scalar: Iterable[Chunk]) -> str:
@@ -172,3 +220,75 @@ def _piece(chunk: Chunk, start: int, end: int) -> Chunk:
         place = replace(last, start=last.start + start, end=last.start + end)
         return replace(chunk, text=chunk.text[start:end], trail=(*chunk.trail[:-1], place))
     return replace(chunk, text=chunk.text[start:end])
+
+
+def one_command(fields: Sequence[Scalar], wanted: Callable[[str], bool]) -> list[Scalar]:
+    """The words of the command with a ``wanted`` word, out of the words of a script held in variables.
+
+    Quotes are taken off, redirections and the commands around it are left out.
+    """
+    commands: list[list[Scalar]] = [[]]
+    redirected = False
+    for scalar in _requoted(fields):
+        text = text_of(scalar)
+        if redirected:
+            redirected = False
+        elif text in ("|", "|&", "||", "&&", "&", ";"):
+            commands.append([])
+        elif match := _REDIRECTION.fullmatch(text):
+            redirected = not match[1]
+        else:
+            commands[-1].append(scalar)
+    return next((command for command in commands if any(wanted(text_of(s)) for s in command)), commands[0])
+
+
+def _requoted(fields: Iterable[Scalar]) -> list[Scalar]:
+    """Words with the quotes they were written in taken off; what was split inside quotes is one word again."""
+    words: list[Scalar] = []
+    quote = ""
+    for scalar in fields:
+        text = text_of(scalar)
+        if quote:
+            words[-1] = (*words[-1], Chunk(" ", (), quoted=True), *scalar)
+        else:
+            words.append(scalar)
+            quote = text[:1] if text[:1] in ("'", '"') else ""
+        if quote and text.endswith(quote) and (len(text) > 1 or text_of(words[-1]) != text):
+            words[-1] = _bare(words[-1])
+            quote = ""
+    return words
+
+
+def _bare(scalar: Scalar) -> Scalar:
+    """A word without its first and last character."""
+    first = replace(scalar[0], text=scalar[0].text[1:])
+    rest = (first, *scalar[1:])
+    return (*rest[:-1], replace(rest[-1], text=rest[-1].text[:-1]))
+
+
+def unknown_in(chunks: Iterable[Chunk]) -> str:
+    """What nobody can know of the chunks, as `` because NAME is $2``; '' where all is known."""
+    for chunk in chunks:
+        if chunk.status == "dynamic":
+            name = next((region.name for region in chunk.trail if region.name), None)
+            return (
+                f" because {name} is {chunk.text}" if name and name != chunk.text.strip("${}") else f" ({chunk.text})"
+            )
+    return ""
+
+
+def beside(folder: Path, chunks: Sequence[Chunk]) -> Path | None:
+    """The file that a script in ``folder`` names by ``chunks``, in that folder or the one above; None for any other.
+
+    A part that needs a run, as in ``$(dirname "$0")/x.sh``, is taken for the script's own folder.
+    """
+    written = "".join(chunk.text for chunk in chunks if chunk.status == "known")
+    if written.startswith("/") and all(chunk.status == "known" for chunk in chunks):
+        return None
+    own = folder.resolve()
+    top = own.parent if own.parent != own.parent.parent else own
+    try:
+        paths = [(base / written.lstrip("/")).resolve() for base in (own, top)]
+        return next((path for path in paths if path.is_relative_to(top) and path.is_file()), None)
+    except (OSError, RuntimeError):  # a name too long, or links in a circle: nothing Bash could read either
+        return None

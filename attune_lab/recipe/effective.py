@@ -43,7 +43,7 @@ def effective(recipe: Recipe, cluster: ClusterSpec) -> dict[str, Any]:
     values |= _cluster(cluster)
     values |= _environment(recipe.environment, values["attention_backend"])
     values |= _versions(recipe.versions)
-    values |= _model(values)
+    values |= _model(values, values["vocab_size"] or values["padded_vocab_size"] or _known_vocabulary(recipe))
     values |= _grid(values, cluster.n_gpus, stated=recipe.settings)
     values |= _pipeline(values)
     values |= _recompute(values)
@@ -90,11 +90,18 @@ def _versions(named: Mapping[str, str]) -> dict[str, Any]:
     return {**read, "torch_version": known["torch"], "te_version": known["te"]}
 
 
-def _model(values: Mapping[str, Any]) -> dict[str, Any]:
+def _known_vocabulary(recipe: Recipe) -> int:
+    """The vocabulary of the model the recipe describes without stating it, 0 where it describes none."""
+    try:
+        return shape_of(recipe).vocab
+    except UserError:
+        return 0
+
+
+def _model(values: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     """Widths the stack derives, and flags that only matter for what the model has."""
     hidden, heads = values["hidden"], values["heads"]
     ffn = values["ffn"] or (int((4 * hidden * 2 / 3) / 64) * 64 if values["swiglu"] else 4 * hidden)
-    vocab = values["vocab_size"] or values["padded_vocab_size"] or 0
     padding = required(values, "make_vocab_size_divisible_by") * values["tp"]
     dense = leading_dense_layers(str(values["moe_layer_freq"]), values["num_layers"]) if values["num_experts"] else 0
     comm_types = values["cp_comm_type"]

@@ -16,7 +16,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from attune_lab.contracts import UserError
 from attune_lab.recipe.megatron import Interpreted, flag_words
 from attune_lab.recipe.recipe import Value
-from attune_lab.recipe.registry import registry, setting_of_flag
+from attune_lab.recipe.registry import registry, setting_of_flag, spelling_of_flag
 from attune_lab.recipe.words import Edit, Launch, Region, Variable, Word, apply_edits, line_of, line_span, newline_of
 
 _ENVIRONMENT = "ENV_VARS"
@@ -220,6 +220,11 @@ def _words(text: str, entry: _Entry, variables: Mapping[str, str]) -> list[Word]
         return []
     if not found or only in _TRUE:
         return [flag]
+    spelling = spelling_of_flag(entry.key)
+    if spelling and spelling.arity == "constant" and not all(known for _, known in found):
+        raise UserError(
+            f"line {line}: {entry.key} is {found[0][0]}, which is not set in this file; write true or false"
+        )
     return [flag, *(Word(piece, line, (), known) for value, known in found for piece in value.split() or [""])]
 
 

@@ -13,7 +13,19 @@ from attune_lab.recipe.registry import Setting, Spelling, registry, setting_of_f
 from attune_lab.recipe.words import Word
 
 _FREE_TEXT_GROUPS = frozenset({"data", "checkpoint", "logging"})
+_HOUSEKEEPING = "logging"  # the group of settings that neither train nor time differently
 _EXCLUSIVE = (("bf16", "fp16"), ("vpp", "layers_per_vstage"), ("vpp", "pp_layout"), ("layers_per_vstage", "pp_layout"))
+
+_FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+_RETIRED = {
+    "--model-parallel-size": "--tensor-model-parallel-size",
+    "--batch-size": "--micro-batch-size",
+    "--warmup": "--lr-warmup-fraction",
+    "--checkpoint-activations": _FULL,
+    "--activations-checkpoint-method": _FULL,
+    "--activations-checkpoint-granularity": "--recompute-granularity",
+    "--activations-checkpoint-num-layers": "--recompute-num-layers",
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,9 @@ class Interpreted:
 def interpret(words: Sequence[Word]) -> Interpreted:
     """The settings a command line states.
 
+    Of a flag given twice Megatron-LM takes the last. That is followed for logging alone; where the two
+    values would train or time differently, whoever wrote them has to say which is meant.
+
     Raises:
         UserError: a value of the wrong type, a value nobody can know, or two flags that contradict each other.
     """
@@ -58,6 +73,7 @@ def interpret(words: Sequence[Word]) -> Interpreted:
         values = tuple(words[index + 1 : end])
         setting, spelling = setting_of_flag(flag), spelling_of_flag(flag)
         if setting is None or spelling is None:
+            _refuse_other_stacks(words[index], flag)
             carried[flag] = " ".join((inline, *(w.text for w in values)) if joined else (w.text for w in values))
         else:
             taken = {"constant": 0, "value": 0 if joined else 1, "words": len(values)}[spelling.arity]
@@ -65,8 +81,9 @@ def interpret(words: Sequence[Word]) -> Interpreted:
             values = (*values[:taken], *(word for word in values[taken:] if word.known))
             occurrence = Occurrence(spelling, words[index], values, bool(joined))
             value = _value(setting, occurrence, inline)
-            if setting.key in settings and settings[setting.key] != value:
-                raise _contradiction(occurrences[setting.key][-1], occurrence)
+            earlier = occurrences.get(setting.key, [])
+            if earlier and settings[setting.key] != value and setting.group != _HOUSEKEEPING:
+                raise _contradiction(earlier[-1], occurrence)
             settings[setting.key] = value
             occurrences.setdefault(setting.key, []).append(occurrence)
         index = end
@@ -74,6 +91,23 @@ def interpret(words: Sequence[Word]) -> Interpreted:
         if settings.get(one) not in (None, False) and settings.get(other) not in (None, False):
             raise _contradiction(occurrences[one][-1], occurrences[other][-1])
     return Interpreted(settings, {key: tuple(found) for key, found in occurrences.items()}, carried)
+
+
+def _refuse_other_stacks(word: Word, flag: str) -> None:
+    """Raises UserError for flags of other tools and of releases that Megatron-LM itself rejects by now."""
+    dashed = flag.replace("_", "-")
+    if dashed != flag and setting_of_flag(dashed):
+        raise UserError(
+            f"line {word.line}: {flag} is the spelling of another tool, Megatron-LM writes {dashed}; give a launch "
+            "script of Megatron-LM"
+        )
+    if flag == "--deepspeed":
+        raise UserError(
+            f"line {word.line}: {flag} hands the run to DeepSpeed, which shards and batches in its own way; give a "
+            "launch script of Megatron-LM without it"
+        )
+    if flag in _RETIRED:
+        raise UserError(f"line {word.line}: Megatron-LM no longer takes {flag}; write {_RETIRED[flag]} instead")
 
 
 def stated(settings: Mapping[str, Value]) -> dict[str, Value]:
@@ -158,7 +192,7 @@ def _value(setting: Setting, occurrence: Occurrence, inline: str) -> Value:
     if unknown and not (setting.kind == "str" and setting.group in _FREE_TEXT_GROUPS):
         raise UserError(
             f"line {unknown.line}: the value {unknown.text} of {spelling.flag} is not set in this file; give it a "
-            "value there, for example with NAME=${NAME:-value}"
+            "value there (NAME=${NAME:-value} in Bash, a line of ENV_VARS in YAML)"
         )
     try:
         return checked(setting, _typed(setting, texts))
@@ -170,7 +204,7 @@ def _value(setting: Setting, occurrence: Occurrence, inline: str) -> Value:
 def _typed(setting: Setting, texts: tuple[str, ...]) -> Value:
     """Raises ValueError where the text is not of the setting's kind."""
     if setting.kind == "int":
-        if not re.fullmatch(r"[+-]?\d{1,18}", texts[0]):
+        if not re.fullmatch(r"[+-]?\d(_?\d){0,17}", texts[0]):
             raise ValueError(texts[0])
         return int(texts[0])
     if setting.kind == "float":

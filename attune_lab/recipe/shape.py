@@ -13,6 +13,10 @@ from attune_lab.recipe.recipe import Recipe
 from attune_lab.recipe.registry import registry
 from simulator.models import ModelShape, identify, models
 
+_OTHER_ARCHITECTURES = (
+    "--hybrid-", "--mamba-", "--linear-attention-", "--heterogeneous-layers-", "--encoder-num-layers",
+    "--decoder-num-layers", "--bert-",
+)  # fmt: skip
 _TERM = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
 
@@ -45,10 +49,33 @@ def required(values: Mapping[str, Any], key: str) -> int:
 def shape_of(recipe: Recipe) -> ModelShape:
     """The architecture a recipe trains, named when it is a known model, else ``custom``.
 
+    A recipe that leaves the vocabulary to its tokenizer has that of the known model its other numbers describe.
+
     Raises:
         UserError: a flag the shape needs is missing or describes an architecture that is not simulated.
     """
+    foreign = next((flag for flag in recipe.carried if flag.startswith(_OTHER_ARCHITECTURES)), None)
+    if foreign:
+        raise UserError(
+            f"{foreign} describes an architecture that is not simulated; give a decoder of attention layers"
+        )
     values = filled(recipe)
+    if not values["vocab_size"] and not values["padded_vocab_size"]:
+        shapes = [_stated(values, vocab) for vocab in _vocabularies()]
+        known = [shape for shape in shapes if shape.name != "custom" and shape.vocab == models()[shape.name].vocab]
+        if len(known) == 1:
+            return known[0]
+    padded = values["vocab_size"] is None and values["padded_vocab_size"]
+    return _stated(values, required(values, "padded_vocab_size" if padded else "vocab_size"))
+
+
+@cache
+def _vocabularies() -> tuple[int, ...]:
+    return tuple(sorted({known.vocab for known in models().values()}))
+
+
+def _stated(values: Mapping[str, Any], vocab: int) -> ModelShape:
+    """The architecture the settings state, with a vocabulary of ``vocab``."""
     layers = required(values, "num_layers")
     gqa = _attention(values)
     shape = ModelShape(
@@ -57,10 +84,7 @@ def shape_of(recipe: Recipe) -> ModelShape:
         hidden=required(values, "hidden"),
         ffn=_ffn(values),
         heads=required(values, "heads"),
-        vocab=required(
-            values,
-            "padded_vocab_size" if values["vocab_size"] is None and values["padded_vocab_size"] else "vocab_size",
-        ),
+        vocab=vocab,
         gated_mlp=bool(values["swiglu"] or values["quick_geglu"]),
         mtp_layers=values["mtp_num_layers"] or 0,
         tied_embeddings=not values["untie_embeddings"],
@@ -87,7 +111,7 @@ def _named(shape: ModelShape) -> ModelShape:
     """
     for known in (shape, *models().values()):
         unsaid: dict[str, Any] = {"router_bias": known.router_bias}
-        if shape.qk_norm != "none" != known.qk_norm:
+        if "none" not in (shape.qk_norm, known.qk_norm) or known.qk_norm == "full_dim":
             unsaid["qk_norm"] = known.qk_norm
         if shape.attention == "mla":
             unsaid["head_dim"] = known.head_dim

@@ -1,4 +1,7 @@
-"""The wall: nothing a tuner is given leads to the world that answers its runs."""
+"""The wall: nothing a tuner is given leads to the world that answers its runs.
+
+What it cannot hold, in one process, is a tuner that looks for the world on purpose; see `world_seed`.
+"""
 
 import ast
 import gc

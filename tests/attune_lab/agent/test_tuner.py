@@ -83,6 +83,26 @@ def test_a_setting_that_crashed_is_left_alone() -> None:
     assert sum(answer.status == "crash" for _, answer in log) <= 1
 
 
+@pytest.mark.parametrize("status", ["crash", "hang", "diverged", "oom"])
+def test_a_search_in_which_every_run_fails_ends_by_itself(status: str) -> None:
+    class Failing(FakeWorld):
+        def run(self, recipe, label):
+            return super().run(recipe, label) if recipe.digest == BASELINE.digest else report(label, status)
+
+    log = campaign(AttuneTuner(make_task()), Failing(0), runs=60)
+    assert 1 <= len(log) < 40
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_times_the_noise_ships_nothing_slower(seed: int) -> None:
+    """A wider band ends the search earlier; what is kept is still no worse than the recipe as it came."""
+    noisy = FakeWorld(seed, noise=0.03)
+    tuner = AttuneTuner(make_task())
+    log = campaign(tuner, noisy, runs=40)
+    assert len(log) < 40
+    assert noisy.step_time(tuner._best.recipe) < noisy.step_time(BASELINE) * 1.01
+
+
 def test_what_the_infrastructure_broke_is_proposed_again() -> None:
     tuner = AttuneTuner(make_task())
     campaign(tuner, FakeWorld(0), runs=0)

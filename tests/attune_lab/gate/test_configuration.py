@@ -78,7 +78,43 @@ def test_shortcuts_are_rejected(edits):
 
 @pytest.mark.parametrize("shortcut", [{"force_load_balancing": True}, {"check_nan": False}, {"capacity_factor": 1.0}])
 def test_what_the_baseline_has_is_not_held_against_the_candidate(shortcut):
-    assert outcome({"mbs": 2}, baseline=BASE.with_settings(shortcut)) == "pass"
+    assert outcome({"pp": 2}, baseline=BASE.with_settings(shortcut)) == "pass"
+
+
+@pytest.mark.parametrize(
+    ("beside", "edits"),
+    [
+        ({"capacity_factor": 1.25}, {"mbs": 2}),
+        ({"capacity_factor": 1.25}, {"cp": 2}),
+        ({"topk_limited_devices": 2}, {"ep": 4}),
+        ({"optimizer": "dist_muon"}, {"tp": 2, "sequence_parallel": True}),
+        ({"dataloader_type": "cyclic"}, {"pp": 2}),  # dp doubles
+        ({"reset_attention_mask": True}, {"create_attention_mask": False}),
+    ],
+    ids=str,
+)
+def test_harmless_settings_are_rejected_beside_what_ties_them_to_the_objective(beside, edits):
+    released = Recipe.from_canonical({**BASE.canonical(), "versions": {"mcore": "0.19.0", "te": "2.8"}})
+    assert outcome(edits, baseline=released) == "pass"
+    assert outcome(edits, baseline=released.with_settings(beside)) == "reject"
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["Et*8|t*8|t*8|t*7L", "Et*8|t*8|t*8|t*9L", "Et*8|t*8|t*8|t*8mL", "Et*8|t*8|t*8|t*8|t*8L"],
+)
+def test_a_layout_string_that_trains_other_layers_is_rejected(layout):
+    assert outcome({"pp_layout": layout}) == "reject"
+
+
+def test_padding_that_follows_tp_is_named_and_allowed_for():
+    odd = BASE.with_settings({"vocab_size": 50257})
+    released = Recipe.from_canonical({**odd.canonical(), "versions": {"mcore": "0.19.0", "te": "2.8"}})
+    result = check(released, released.with_settings({"tp": 8, "sequence_parallel": True}), cluster=CLUSTER)
+    assert judge(result.checks, []).verdict == "pass"
+    assert any("from 50304 to 51200 rows" in c.reason for c in result.checks)
+    assert result.allowance.step_1 == pytest.approx(1.63e-3, rel=0.01)  # ln(51200 / 50304) / ln(50304)
+    assert outcome({"make_vocab_size_divisible_by": 1024}, baseline=released) == "reject"
 
 
 def test_fp8_needs_approval_and_one_word_covers_its_settings():
@@ -89,12 +125,31 @@ def test_fp8_needs_approval_and_one_word_covers_its_settings():
     assert check(BASE, candidate, cluster=CLUSTER, approvals=("fp8",)).change is Change.LOW_PRECISION
 
 
+@pytest.mark.parametrize("wider", ["fp8_param_gather", "fp8_dot_product_attention", "fp8_multi_head_attention"])
+def test_an_approval_of_fp8_gemms_is_not_one_of_fp8_weights_or_attention(wider):
+    edits = {"fp8": "e4m3", "fp8_recipe": "blockwise", wider: True}
+    assert outcome(edits, approvals=("fp8",)) == "reject"
+    assert outcome(edits, approvals=("fp8", wider)) == "pass"
+
+
+def test_an_approved_parameter_of_the_space_covers_the_settings_it_writes():
+    edits = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    assert outcome(edits) == "reject"
+    assert outcome(edits, approvals=("moments",)) == "pass"
+
+
+@pytest.mark.parametrize("key", ["lr", "aux_loss_coeff", "seed", "clip_grad", "train_iters"])
+def test_no_approval_opens_the_objective(key):
+    assert outcome({key: 7}, approvals=(key,)) == "reject"
+
+
 @pytest.mark.parametrize(
     ("edits", "change"),
     [
         ({"overlap_param_gather": False}, Change.SAME_KERNELS),
         ({"mbs": 2}, Change.REORDERED),
         ({"moe_permute_fusion": True}, Change.REORDERED),
+        ({"attention_softmax_fp32": True}, Change.REORDERED),
         ({"mbs": 2, "dispatcher": "flex", "flex_backend": "deepep"}, Change.DISPATCHER),
     ],
     ids=str,

@@ -118,3 +118,54 @@ def test_a_norm_printed_with_few_digits_is_not_held_to_more():
     for quanta, expected in ((coarse, "pass"), ({}, "inconclusive")):
         checks = check(printed(0.050, quanta), printed(0.051, quanta), change=Change.SAME_KERNELS)
         assert judge([], checks).verdict == expected
+
+
+def test_a_norm_that_only_one_run_recorded_is_a_question():
+    bare = Curve(STEPS, LOSS, np.zeros(20))
+    assert verdict(bare) == "inconclusive"
+    assert verdict(curve(), baseline=bare) == "inconclusive"
+    assert verdict(bare, baseline=bare) == "pass"
+
+
+def test_a_candidate_that_leaves_steps_out_is_a_question():
+    assert verdict(curve().at(np.delete(STEPS, 9))) == "inconclusive"
+    assert verdict(curve().at(STEPS[::5]), baseline=curve().at(STEPS[::5])) == "inconclusive"  # 4 points are no curve
+    assert verdict(curve().at(STEPS[::2]), baseline=curve().at(STEPS[::2])) == "pass"
+
+
+def test_curves_that_agree_in_every_digit_are_remarked_on_where_sums_were_reordered():
+    for change, remarks in ((Change.SAME_KERNELS, 0), (Change.REORDERED, 1)):
+        names = [c.name for c in check(curve(), curve(), change=change)]
+        assert names.count("convergence.identical") == remarks
+
+
+def test_neither_the_candidate_as_its_own_twin_nor_a_faulty_twin_opens_the_gate():
+    fault = -7e-3 * (STEPS - 1) / 19
+    assert verdict(curve(fault), curve(fault)) == "reject"
+    assert verdict(curve(fault), curve(20 * fault)) == "inconclusive"
+
+
+# Four-layer models trained on a CPU for 20 steps against one process: largest and mean loss difference, and the
+# factor on the gradient norm of step 1.
+TRAINED = {
+    "data parallel": (5.6e-8, 2.6e-8, 1.0, "pass"),
+    "tensor parallel": (1.7e-7, 5.8e-8, 1.0, "pass"),
+    "recomputed": (0.0, 0.0, 1.0, "pass"),
+    "bfloat16": (8.9e-5, 2.4e-5, 1.0011, "pass"),
+    "learning rate doubled": (1.3e-1, 6.8e-2, 1.0, "reject"),
+    "same data on both ranks": (4.5e-2, 7.6e-3, 1.13, "reject"),
+    "gradients not reduced": (3.9e-3, 1.4e-3, 1.13, "reject"),
+    "loss divided by the wrong count": (5.1e-7, 2.3e-7, 4.0, "reject"),
+}
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0], ids=["equal start", "step 1 off by the mean"])
+@pytest.mark.parametrize("twins", [0, 1, 3])
+@pytest.mark.parametrize("case", TRAINED)
+def test_differences_of_real_training_are_told_from_faults(case, twins, first):
+    largest, mean, norm, expected = TRAINED[case]
+    power = max(largest / mean - 1, 0.0) if mean else 0.0  # a ramp of this power has the mean and the largest
+    ramp = largest * (STEPS / 20) ** power
+    ramp[0] = first * mean if expected == "pass" else 0.0
+    others = [curve(f * 1.7e-7 * STEPS / 20) for f in (1, -1, 0.5)][:twins]
+    assert verdict(curve(ramp, norm), *others) == expected

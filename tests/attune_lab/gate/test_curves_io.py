@@ -14,7 +14,7 @@ from attune_lab.gate.curves_io import read_curve, write_csv
 LOSSES = st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=30)
 
 
-@given(losses=LOSSES, first=st.integers(0, 1000), stride=st.integers(1, 7), with_norms=st.booleans())
+@given(losses=LOSSES, first=st.integers(1, 1000), stride=st.integers(1, 7), with_norms=st.booleans())
 def test_csv_round_trip_keeps_every_value(tmp_path_factory, losses, first, stride, with_norms):
     steps = np.arange(first, first + stride * len(losses), stride)
     norms = {"grad_norm": np.sqrt(losses), "grad_norm.router": np.array(losses) / 3} if with_norms else {}
@@ -24,6 +24,12 @@ def test_csv_round_trip_keeps_every_value(tmp_path_factory, losses, first, strid
     assert read.steps.tolist() == steps.tolist()
     assert read.loss.tolist() == losses
     assert {n: v.tolist() for n, v in read.norms.items()} == {n: v.tolist() for n, v in norms.items()}
+
+
+def test_steps_counted_from_0_are_counted_from_1(tmp_path):
+    path = tmp_path / "curve.csv"
+    path.write_text("step,lm_loss\n0,3.0\n1,2.5\n")
+    assert read_curve(path).steps.tolist() == [1, 2]
 
 
 @given(losses=LOSSES)

@@ -14,11 +14,17 @@ from attune_lab.recipe.megatron import interpret
 SCRIPTS = Path(__file__).parent / "scripts"
 REFUSED = {
     "refused_positional": "line 3: the value $1 of --tensor-model-parallel-size is not set in this file",
-    "refused_undecidable": "line 3: --recompute-granularity stands inside an 'if' whose test needs a run",
+    "refused_undecidable": "line 4: --recompute-granularity stands inside an 'if' whose test needs a run",
     "refused_two_commands": "lines 1 and 2 each start a training run",
     "refused_missing_array": "line 2: ${MODEL_ARGS[@]} is defined nowhere in this file",
     "refused_cycle": "line 4: the value $B of --num-layers is not set in this file",
-    "refused_loop": "line 1: --num-layers stands inside 'for'",
+    "refused_loop": "line 1: 'for' starts several training runs",
+    "refused_arguments": "line 4: --num-layers stands inside an 'if' whose test needs a run because SIZE is $2",
+    "refused_other_script": "line 3: the training command is not here but in examples/train_model.sh",
+    "refused_flags_unused": "line 1: PARAMS holds flags of Megatron-LM but no command here uses them",
+    "refused_other_spelling": "line 4: --micro_batch_size is the spelling of another tool",
+    "refused_exit": "line 4: the script stops there ('exit') when it is started as it is",
+    "refused_retired": "line 2: Megatron-LM no longer takes --checkpoint-activations",
 }
 
 
@@ -71,10 +77,10 @@ def test_a_sibling_file_is_included_and_what_lies_outside_is_not(tmp_path):
     assert file.recipe.carried["--max-tokens-per-gpu"] == "16384"
     with pytest.raises(UserError, match="included"):
         file.render(file.recipe.with_settings({"hidden": 512}))
-    folder = tmp_path / "run"
-    folder.mkdir()
+    folder = tmp_path / "jobs" / "run"
+    folder.mkdir(parents=True)
     (tmp_path / "outside.sh").write_text("MODEL_ARGS=(--num-layers 2)\n")
-    (folder / "run.sh").write_text("source ../outside.sh\ntorchrun p.py ${MODEL_ARGS[@]} --hidden-size 8\n")
+    (folder / "run.sh").write_text("source ../../outside.sh\ntorchrun p.py ${MODEL_ARGS[@]} --hidden-size 8\n")
     with pytest.raises(UserError, match="is defined nowhere"):
         load(folder / "run.sh")
     (folder / "again.sh").write_text("source again.sh\ntorchrun p.py --num-layers 2\n")
@@ -128,9 +134,9 @@ def test_what_cannot_be_known_is_refused_in_one_sentence(name, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--num-layers 2 --num-layers 3", "lines 1 and 1 contradict each other"),
         ("--num-layers 2 --bf16 --fp16", "'--bf16' and '--fp16'"),
         ("--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2", "contradict"),
+        ("--num-layers 2 --deepspeed", "hands the run to DeepSpeed"),
         ("--num-layers two", "takes a value of type int, not 'two'"),
         ("--num-layers", "needs a value"),
         ("--num-layers 2 3", "takes one value"),
@@ -149,8 +155,93 @@ def test_wrong_flags_name_the_line(flags, message):
     assert "line" in str(caught.value)
 
 
-def test_a_repeated_flag_with_one_value_is_no_contradiction():
-    assert settings("torchrun p.py --num-layers 2 --num-layers 2") == {"num_layers": 2}
+def test_of_a_repeated_flag_of_logging_the_last_counts():
+    assert settings("torchrun p.py --num-layers 2 --log-interval 1 --log-interval 5")["log_interval"] == 5
+
+
+def test_a_flag_with_two_values_that_train_differently_is_refused_with_both_lines():
+    with pytest.raises(UserError, match=r"lines 1 and 2 .*--num-layers 2.*--num-layers 3"):
+        settings("torchrun p.py --num-layers 2 \\\n  --num-layers 3")
+
+
+def test_a_check_for_what_the_caller_sets_does_not_end_the_script():
+    text = 'if [ -z "${FOLDER}" ]; then\n  echo set it\n  exit 1\nfi\ntorchrun p.py --num-layers 2 --load ${FOLDER}/x\n'
+    assert settings(text) == {"num_layers": 2, "load": "${FOLDER}/x"}
+
+
+def test_a_tool_that_prepares_data_is_no_training_run():
+    assert settings("python mix.py --split train\ntorchrun p.py --num-layers 2\n") == {"num_layers": 2}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        """$(python -c "print('8'); print(\\"it's\\")")""",
+        """$(cd "$(dirname "$(readlink -f "it's here")")" && pwd)""",
+        """$(awk '{print "("}' f)""",
+    ],
+)
+def test_quotes_in_substituted_commands_are_matched(value):
+    assert settings(f"X={value}\ntorchrun p.py --num-layers 2 --save $X\n") == {"num_layers": 2, "save": value}
+
+
+def test_an_array_replaced_by_its_own_text():
+    text = 'ARGS=(--num-layers 2)\nARGS="${ARGS[@]} --bf16"\nCMD="torchrun p.py $ARGS"\nsrun bash -c "numactl $CMD"\n'
+    assert settings(text) == {"num_layers": 2, "bf16": True}
+
+
+def test_two_calls_of_a_function_are_two_runs_and_arguments_shift():
+    run = 'run() {\n  local name=$1\n  shift\n  torchrun p.py --num-layers 2 "$@" | tee $name.log\n}\n'
+    assert settings(run + "run base --bf16\n") == {"num_layers": 2, "bf16": True}
+    with pytest.raises(UserError, match="lines 6 and 7 each start a training run"):
+        settings(run + "run base\nrun other --bf16\n")
+
+
+def test_the_launcher_list_of_variables_is_edited_in_place():
+    file = load(SCRIPTS / "low" / "submitted.sh")
+    edited = file.render(file.recipe.with_environment({"CUDA_DEVICE_MAX_CONNECTIONS": "8"}))
+    assert edited == file.data.replace(rb"CONNECTIONS\": \"1", rb"CONNECTIONS\": \"8")
+    with pytest.raises(UserError, match="line 17: CUDA_DEVICE_MAX_CONNECTIONS stands in a list for the launcher"):
+        file.render(file.recipe.with_environment({"CUDA_DEVICE_MAX_CONNECTIONS": None}))
+
+
+def test_a_launcher_for_several_sizes():
+    file = load(SCRIPTS / "sized_by_case.sh")
+    assert dict(file.recipe.settings) == {
+        "num_layers": 12, "hidden": 1024, "heads": 16, "tp": 2, "eval_iters": -1, "untie_embeddings": True,
+        "moe_layer_freq": "([0]*1+[1]*11)", "bf16": True, "fp8_recipe": "delayed", "fp8": "hybrid",
+        "sequence_parallel": True, "tp_comm_overlap": True, "manual_gc": True,
+    }  # fmt: skip
+    assert dict(file.recipe.environment) == {"FAST_PATH": "1"}
+    assert dict(file.recipe.carried) == {}
+    assert file.gpus == 8
+
+
+def test_a_submitted_job_with_its_model_one_folder_up():
+    file = load(SCRIPTS / "low" / "submitted.sh")
+    assert dict(file.recipe.settings) == {
+        "num_layers": 6, "hidden": 512, "heads": 8, "moe_layer_freq": "[0,0,1,1,1,1]", "num_experts": 8,
+        "tp": 1, "pp": 2,
+    }  # fmt: skip
+    assert set(file.recipe.carried) == {"--colocate", "--use-dynamic-batch-size", "--engine-sizes"}
+    assert dict(file.recipe.environment) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def test_a_function_that_starts_the_run_through_a_quoted_script():
+    file = load(SCRIPTS / "function_call.sh")
+    assert dict(file.recipe.settings) == {"tp": 4, "num_layers": 8, "bf16": True}
+    assert dict(file.recipe.carried) == {"--partition": "type:layer|embedding"}
+    assert file.gpus == 32
+
+
+def test_a_job_in_a_here_document():
+    file = load(SCRIPTS / "heredoc_job.sh")
+    assert dict(file.recipe.settings) == {"tp": 4, "num_layers": 2, "manual_gc": True}
+    assert dict(file.recipe.environment) == {"NCCL_NVLS_ENABLE": "0"}
+    edited = file.render(file.recipe.with_settings({"num_layers": 4})).decode()
+    assert [line for line in edited.splitlines() if line not in file.text.splitlines()] == [
+        '    --tensor-model-parallel-size $TP --num-layers 4 --manual-gc" 2>&1 | tee log'
+    ]
 
 
 def test_exponential_variables_and_deep_nesting_are_refused():
@@ -161,6 +252,11 @@ def test_exponential_variables_and_deep_nesting_are_refused():
         settings(doubling)
     with pytest.raises(UserError, match="nested too deeply"):
         settings("torchrun p.py --num-layers " + "${A:-" * 60 + "2" + "}" * 60 + "\n")
+    with pytest.raises(UserError, match="functions call each other"):
+        settings("f() { g; }\ng() { f; }\nf\ntorchrun p.py --num-layers 2\n")
+    with pytest.raises(UserError, match="more than 10000 rounds"):
+        settings("for ((i=0; i<9; i=i)); do x=1; done\ntorchrun p.py --num-layers 2\n")
+    assert settings("x=" + "$(echo " * 300 + ")" * 300 + "\ntorchrun p.py --num-layers 2\n") == {"num_layers": 2}
     with pytest.raises(UserError, match="nested too deeply"):
         settings("if [ a ]; then\n" * 60 + "torchrun p.py --num-layers 2\n" + "fi\n" * 60)
 
@@ -219,7 +315,9 @@ def sum_of(expression: str) -> int:
         ("$TP * (2+3) % 7", 6),
         ("-7/2", -3),
         ("7/0", None),
-        ("TP > 2", None),
+        ("TP > 2", 1),
+        ("(TP > 4) ? 8 : TP == 4 && !0", 1),
+        ("TP >", None),
         ("UNSET+1", None),
         ("", None),
     ],

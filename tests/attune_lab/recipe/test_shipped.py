@@ -7,8 +7,7 @@ from attune_lab.recipe.shape import shape_of
 from simulator.hardware import parse_cluster
 from simulator.models import models, parameters
 
-# The rules do not depend on the accelerator, of which MI300X stands in for its successor.
-CLUSTERS = {"H100": "H100-SXM5-80GB", "B200": "B200-SXM-180GB", "GB200": "GB200-NVL72", "MI355X": "MI300X"}
+CLUSTERS = {"H100": "H100-SXM5-80GB", "B200": "B200-SXM-180GB", "GB200": "GB200-NVL72", "MI355X": "MI355X"}
 ENTRIES = shipped()
 DEFAULTS = (
     "llama-3.1-405b glm-4.5 mixtral-8x22b minimax-m2 deepseek-v3 qwen3-235b-a22b glm-4.5-air kimi-k2 gpt-oss-120b glm-5"

@@ -1,0 +1,2 @@
+torchrun pretrain_gpt.py --num-layers 2 \
+  --checkpoint-activations
