@@ -71,6 +71,7 @@ _GRAPH_PARTS = {
     "full_iteration": Graph.FULL_ITERATION,
 }
 _NO_SEQUENCE_PARALLEL = frozenset({"Megatron-DeepSpeed", "DeepSpeed", "InternEvo", "ColossalAI"})
+_UNFUSED_ATTENTION = frozenset({"Megatron-DeepSpeed"})  # predates fused attention kernels
 _DEFAULT_ZERO_STAGE = {
     "Megatron-DeepSpeed": 0,
     "nanotron": 0,
@@ -231,6 +232,7 @@ def _columns(
         "sequence_parallel": sequence_parallel and layout["tp"] > 1,
         "force_balance": cells.get("routing", "") in ("forced_balance", "token_drop"),
         "capacity_factor": 1.0 if cells.get("routing", "") == "token_drop" else 0.0,
+        "fused_attention": framework not in _UNFUSED_ATTENTION,
         **_levers(knobs),
     }
 

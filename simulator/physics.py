@@ -10,6 +10,7 @@ Sources by short name:
     DeepEP deepseek-ai/DeepEP@dd758ca docs/legacy.md
     MCORE  arXiv 2603.07685 (Megatron-Core MoE)
     SimuMax MooreThreads/SimuMax@4dcaae5
+    vTrain VIA-Research/vTrain@f8dda84 data/, measured iteration times
     prior  an engineering estimate without a published measurement; the first thing to calibrate
 """
 
@@ -37,7 +38,8 @@ class Physics:
     # routing. Source: Megatron-MoE-ModelZoo Qwen3-235B, forced against learned balance -20 % at 16K
 
     # Host
-    launch_s: float = 12e-6  # issue of one kernel from an eager framework, its Python included. Source: prior
+    launch_s: float = 20e-6  # issue of one kernel from an eager framework, its Python included. Source: vTrain,
+    # single A100 nodes: 3.5 ms for a layer forward, again and backward wherever the GPU needs less
     graph_launch_s: float = 1e-6  # issue of one kernel inside a CUDA graph. Source: prior
     sync_s: float = 50e-6  # host waits for token counts, once per dropless MoE layer and pass. Source: prior
     host_tuning: float = 0.06  # share of issue time saved by each of manual GC and CPU binding. Source: prior
@@ -63,7 +65,7 @@ class Physics:
     contention: float = 0.12  # slow-down of compute for each second of hidden communication. Source: prior,
     # Calculon takes 15 % on NVLink and 2 % on NICs, DeepEP 20 of 132 SMs
     sm_margin_relief: float = 0.20  # share of the contention that an SM margin avoids. Source: prior
-    deepep_eff: float = 0.80  # DeepEP over the plain link rate. Source: DeepEP, 43-58 GB/s RDMA
+    deepep_eff: float = 0.97  # DeepEP over the plain link rate. Source: DeepEP, 43-58 GB/s RDMA (43 of our 44)
     hybridep_eff: float = 1.0  # HybridEP over the plain link rate. Source: MCORE, dispatch table
 
     # Optimizer, offload, scale

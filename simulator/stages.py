@@ -87,14 +87,18 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
 
 @dataclass(frozen=True)
 class _PartCost:
-    """One part with its communication; shape (B,), seconds per micro-batch; pairs are (forward, backward)."""
+    """One part with its communication; shape (B,), seconds per micro-batch; pairs are (forward, backward).
+
+    ``wait``: the GPU waits for offloaded activations.  ``sync``: the host waits for the GPU, and then the reverse.
+    """
 
     compute: tuple[Floats, Floats]
     tp: tuple[Floats, Floats]
     ep: tuple[Floats, Floats]
     cp: tuple[Floats, Floats]
     issue: tuple[Floats, Floats]
-    stall: tuple[Floats, Floats]
+    wait: tuple[Floats, Floats]
+    sync: tuple[Floats, Floats]
 
 
 def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
@@ -116,10 +120,10 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
         pairs = [getattr(costs[n], field) for n in names]
         return spread([p[0] for p in pairs]), spread([p[1] for p in pairs])
 
-    compute, tp, ep, cp, issue, stall = map(both, ("compute", "tp", "ep", "cp", "issue", "stall"))
+    compute, tp, ep, cp, issue, wait, sync = map(both, ("compute", "tp", "ep", "cp", "issue", "wait", "sync"))
     busy = [compute[i] + tp[i] + ep[i] + cp[i] for i in (0, 1)]
-    # The host runs ahead of the GPU; only when it cannot keep up does the GPU wait.
-    host = [np.maximum(issue[i] - busy[i], 0) + stall[i] for i in (0, 1)]
+    # The host runs ahead of the GPU; only when it cannot keep up does the GPU wait for it.
+    host = [np.maximum(issue[i], busy[i] + wait[i]) - busy[i] + sync[i] for i in (0, 1)]
     gemm = spread([parts[n].gemm for n in names]).sum(axis=1)
     ideal = spread([parts[n].gemm_ideal for n in names]).sum(axis=1)
     return StageTimes(
@@ -152,7 +156,7 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
         ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
         ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
         cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
-        stall = _offload_stall(jobs, physics, name, part)
+        wait = _offload_wait(jobs, physics, name, part)
         slow = physics.contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0) * hidden / 2
         replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
         costs[name] = _PartCost(
@@ -161,7 +165,8 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
             ep=ep,
             cp=cp,
             issue=(part.issue, part.issue_backward + replay_issue),
-            stall=(part.sync + stall, part.sync * replayed + stall),
+            wait=(wait, wait),
+            sync=(part.sync, part.sync * replayed),
         )
     return costs
 
@@ -214,7 +219,7 @@ def _exposed_ring(jobs: Jobs, physics: Physics, part: PartTime, replayed: Floats
     return forward, backward + replayed * forward
 
 
-def _offload_stall(jobs: Jobs, physics: Physics, name: str, part: PartTime) -> Floats:
+def _offload_wait(jobs: Jobs, physics: Physics, name: str, part: PartTime) -> Floats:
     """Time per pass in which the host link moves activations longer than the part computes, shape (B,)."""
     shape, rows = jobs.model, tokens_per_rank(jobs)
     moved = np.zeros(jobs.size)
