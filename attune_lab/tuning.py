@@ -108,7 +108,9 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
 def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None:
     """Set the tuner up once for nothing: options that it cannot use are refused before anything is spent."""
     try:
-        factory(task)
+        tuner = factory(task)
+        if not (callable(tuner.ask) and callable(tuner.tell)):
+            raise TypeError("ask and tell must be methods")
     except (UserError, EnvironmentFault):
         raise
     except Exception as error:

@@ -175,19 +175,23 @@ class Budget:
         self.total_us = total_us
 
 
-@dataclass(frozen=True)
 class TunerBudget:
-    """The budget as a tuner may see it (`attune_lab.contracts.BudgetView`). GPU-hours."""
+    """The budget as a tuner may see it (`attune_lab.contracts.BudgetView`): it can read the ledger, not write it.
 
-    _budget: Budget = field(repr=False)
-    run_cost: float
+    Attributes:
+        run_cost: GPU-hours of one run of the baseline.
+    """
+
+    def __init__(self, budget: Budget, run_cost: float) -> None:
+        self._figures = lambda: (budget.total_us, budget.free_us)
+        self.run_cost = run_cost
 
     @property
     def total(self) -> float:
-        """The campaign's budget."""
-        return to_gpu_hours(self._budget.total_us)
+        """The campaign's budget. GPU-hours."""
+        return to_gpu_hours(self._figures()[0])
 
     @property
     def left_for_search(self) -> float:
-        """What is neither spent nor reserved for the finalists."""
-        return to_gpu_hours(self._budget.free_us)
+        """What is neither spent nor reserved for the finalists. GPU-hours."""
+        return to_gpu_hours(self._figures()[1])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.campaign.budget import Budget, BudgetExceeded, bound_us, to_gpu_hours, to_us
+from attune_lab.campaign.budget import Budget, BudgetExceeded, Reservation, bound_us, to_gpu_hours, to_us
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Cluster, EnvironmentFault, Proposal, RunReport
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Runner:
             reservation = self.budget.reserve(bound, label)
             self.store.start(row)
         else:
-            reservation = self.budget.reserve(row.reserved_us, label)
+            reservation = self._reserved_before(row)
         if row.report is None:
             self.observer.run_started(label, purpose, proposal, self.budget)
             report = checked(self.cluster.run(proposal.recipe, steps, label=label, step_limit_s=step_limit_s), label)
@@ -113,6 +113,15 @@ class Runner:
         self.observer.run_finished(row, self.budget)
         assert row.report is not None
         return row.report
+
+    def _reserved_before(self, row: RunRow) -> Reservation:
+        try:
+            return self.budget.reserve(row.reserved_us, row.label)
+        except BudgetExceeded as error:
+            raise EnvironmentFault(
+                f"run {row.label} is stored with a cost that its budget never covered ({error}): the database was "
+                "edited, or written by another version; use another --out"
+            ) from error
 
     def bound_us(self, recipe: Recipe, steps: int, step_limit_s: float) -> int:
         """The most that a run of ``steps`` steps can cost, in GPU-microseconds."""

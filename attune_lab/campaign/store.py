@@ -417,6 +417,8 @@ def _run_row(stored: Mapping[Any, Any]) -> RunRow:
         report=None if stored["report"] is None else RunReport.model_validate_json(stored["report"]),
         repeats=stored["repeats"],
     )
+    if not {"changed", "reason", "lesson", "predicted"} <= {*row.proposal}:
+        raise ValueError(f"the proposal behind run {row.label} is not whole")
     if row.recipe.digest != stored["recipe_digest"]:
         raise ValueError(f"the recipe of run {row.label} is not the one that ran")
     owed = None if row.report is None else min(to_us(row.report.gpu_hours), row.reserved_us)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+from contextlib import suppress
 
 import typer
 from typer.exceptions import TyperException
@@ -26,6 +27,7 @@ app = typer.Typer(
 for module in (tune, simulate, predict, gate, catalogues, doctor):
     module.register(app)
 
+_INTERRUPTED = 130
 _LONGEST = 600
 """Characters of an error message."""
 
@@ -43,19 +45,25 @@ def main() -> None:
         code = _run()
         if sys.stdout is not None:  # as under `>&-`
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader (`| head`) has left; Python would say so again when it flushes at exit
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            os.dup2(nowhere, stream.fileno())
+    except OSError as error:  # of the output itself; Python would say so again when it flushes at exit
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
+        if not isinstance(error, BrokenPipeError):  # which only says that the reader (`| head`) has left
+            code = 3
+            with suppress(OSError):  # stderr may be what failed
+                print(f"attune: the output cannot be written ({error.strerror}); free the disk", file=sys.stderr)
     sys.exit(code)
 
 
 def _run() -> int:
     code = 0
     try:
+        _refuse_undecodable(sys.argv[1:])
         answer = app(standalone_mode=False)
         code = answer if isinstance(answer, int) else 0
+        if code == _INTERRUPTED:  # typer says it with a number alone
+            raise KeyboardInterrupt
     except typer.Exit as stop:
         code = stop.exit_code
     except BrokenPipeError:
@@ -70,18 +78,23 @@ def _run() -> int:
     except (EnvironmentFault, MemoryError, OSError) as error:
         code = 3
         _fail("environment", str(error) or type(error).__name__)
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
         _fail("interrupted", "stopped; run the same command again to go on where it stopped")
-    except SystemExit as stop:
-        code = 3
-        _fail("internal", f"something ended the program from inside (exit {stop.code}), perhaps the tuner")
-    except Exception as error:
+    except BaseException as error:  # a tuner may raise anything, SystemExit too
+        if isinstance(error.__context__, BrokenPipeError):  # how typer ends when the reader has left
+            raise error.__context__ from None
         if os.environ.get("ATTUNE_DEBUG"):
             raise
         code = 3
         _fail("internal", f"internal error ({type(error).__name__}: {error}); set ATTUNE_DEBUG=1 for the traceback")
     return code
+
+
+def _refuse_undecodable(words: list[str]) -> None:
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):  # bytes that no text, so no JSON, can hold
+            raise UserError(f"the argument {word!r} is not valid UTF-8; rename the file or folder")
 
 
 def _fail(kind: str, message: str) -> None:

@@ -33,10 +33,13 @@ def simulate(
 
     Example: attune simulate glm-4.5 --cluster 64xH200-SXM5-141GB
     """
+    from attune_lab.contracts import UserError
     from attune_lab.workbench import open_workbench
 
     bench = open_workbench(recipe, cluster, carry_over=carry_over)
     [estimate] = bench.cost_model.estimate([bench.baseline])
+    if estimate.problems:
+        raise UserError(f"{recipe} cannot be simulated on {bench.cluster.name}: {'; '.join(estimate.problems)}")
     data = _data(estimate, bench.cluster.accelerator.name)
     data["recipe"] = recipe
     data["cluster"] = bench.cluster.name

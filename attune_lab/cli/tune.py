@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +51,8 @@ def tune(
         carry_over=carry_over,
         approvals=tuple(approve or ()),
     )
-    with progress_observer(console(stderr=True), quiet=as_json) as observer:
+    # A tuner that prints must not spoil the one JSON object on stdout.
+    with progress_observer(console(stderr=True), quiet=as_json) as observer, redirect_stdout(sys.stderr):
         result = tune_recipe(request, observer)
     emit(result, as_json=as_json, render=lambda screen: render_summary(screen, result))
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from attune_lab.contracts import RunReport
+from attune_lab.writing import write_file
 
 EPOCH = datetime(2026, 1, 1)
 """Simulated runs have no date; all of them start here, so that a repeated run writes the same bytes."""
@@ -30,5 +31,4 @@ def write_log(report: RunReport, path: Path, *, global_batch_size: int, lr: floa
             f" grad norm: {norm:.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |"
         )
     lines.append(report.message or f"[exiting program at iteration {report.steps}]")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_file(path, ("\n".join(lines) + "\n").encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -52,9 +53,9 @@ def curve_file(path: Path) -> Path:
     Raises:
         UserError: no such path, or no curve or several of a kind in the folder.
     """
-    if path.is_file():
+    if os.path.isfile(path):  # unlike pathlib's, it does not raise where a name is too long
         return path
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise UserError(f"{path}: no such file or folder; give a run folder, a log or a CSV.")
     for suffix in _CURVE_SUFFIXES:
         found = sorted(path.glob(f"*{suffix}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,10 +49,10 @@ def _read(text: str) -> tuple[Recipe | None, Curve]:
     from attune_lab.recipe.files import load
 
     recipe_text, comma, curve_text = text.rpartition(",")
-    if comma and not Path(text).exists():
+    if comma and not os.path.exists(text):
         return load(recipe_text).recipe, read_curve(curve_text)
     path = Path(text)
-    recipes = [file for file in sorted(path.iterdir()) if file.suffix in RECIPE_SUFFIXES] if path.is_dir() else []
+    recipes = [file for file in sorted(path.iterdir()) if file.suffix in RECIPE_SUFFIXES] if os.path.isdir(path) else []
     if len(recipes) > 1:
         raise UserError(f"{path}: holds several recipes; name one as recipe,log.")
     return (load(str(recipes[0])).recipe if recipes else None), read_curve(path)

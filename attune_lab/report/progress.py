@@ -94,4 +94,4 @@ class _Display(Observer):
 
 def _what(row: RunRow) -> str:
     changed = ", ".join(f"{key} {after}" for key, (_, after) in row.proposal["changed"].items())
-    return changed or row.proposal["reason"]
+    return (changed or row.proposal["reason"])[:200]  # one line of a terminal, whatever a tuner wrote

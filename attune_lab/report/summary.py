@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Result = Mapping[str, Any]
 
 _STATUS_COLOURS = {"ok": "green", "oom": "red", "invalid": "yellow", "timeout": "yellow"}
+_LONGEST = 1000
+"""Characters shown of a reason; a tuner may have written a book."""
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -86,7 +88,7 @@ def _runs(console: Console, result: Result) -> None:
     for run in result["runs"]:
         rate = run["tokens_per_s_per_gpu"]
         colour = _STATUS_COLOURS.get(run["status"], "magenta")
-        why = f"[dim]{escape(run['reason'])}[/dim]" if run["reason"] else ""
+        why = f"[dim]{escape(run['reason'][:_LONGEST])}[/dim]" if run["reason"] else ""
         drawn.add_row(
             run["label"].removesuffix("-search"),
             "[dim]repeat[/dim]" if run["repeated"] else f"[{colour}]{run['status']}[/{colour}]",

@@ -12,8 +12,9 @@ import pytest
 from scripted import BASELINE, campaign, spec_for
 
 from attune_lab.campaign import parse_budget
+from attune_lab.campaign.runner import describe
 from attune_lab.campaign.store import DATABASE, RunRow, open_store, read_campaign
-from attune_lab.contracts import EnvironmentFault, RunReport, UserError
+from attune_lab.contracts import EnvironmentFault, Proposal, RunReport, UserError
 from attune_lab.testing import StoreContract
 
 
@@ -136,13 +137,15 @@ def test_a_folder_of_another_campaign_says_what_differs(tmp_path: Path, change, 
         ("UPDATE runs SET report = '{}'", "edited or damaged"),
         ("UPDATE runs SET recipe = '[]'", "edited or damaged"),
         ("UPDATE runs SET recipe = replace(recipe, '\"tp\"', '\"pp\"')", "not the one that ran"),
+        ("UPDATE runs SET proposal = '{}'", "is not whole"),
         ("UPDATE campaign SET spec = 'x'", "edited or damaged"),
     ],
 )
 def test_a_row_edited_by_hand_is_found_before_the_ledger_rests_on_it(tmp_path: Path, edit: str, words: str) -> None:
     report = RunReport(label="000-baseline", status="ok", provenance="simulated", steps=8, gpu_hours=1.0)
+    proposal = describe(Proposal(BASELINE))
     with open_store(tmp_path, spec_for()) as store:
-        store.start(RunRow("000-baseline", "baseline", BASELINE, {}, reserved_us=4_000_000_000))
+        store.start(RunRow("000-baseline", "baseline", BASELINE, proposal, reserved_us=4_000_000_000))
         store.finish("000-baseline", report, 3_600_000_000)
     with sqlite3.connect(tmp_path / DATABASE) as connection:
         connection.execute(edit)
