@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compute import expert_width, routing_imbalance, sharded_tokens, tokens_per_rank
+from simulator.compute import expert_width, routing_imbalance, sharded_tokens
 from simulator.hardware import ClusterSpec
-from simulator.job import Dispatcher, Ints, Jobs
+from simulator.job import Dispatcher, Ints, Jobs, tokens_per_rank
 from simulator.physics import Physics
 
 Floats = NDArray[np.float64]

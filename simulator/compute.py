@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Bools, Graph, Jobs, Precision, Recompute
+from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.kernels import (
     GemmRates,
     attention_flops_per_s,
@@ -71,14 +71,9 @@ class PartTime:
         return _BACKWARD_KERNELS * self.issue
 
 
-def tokens_per_rank(jobs: Jobs) -> Floats:
-    """Tokens of one micro-batch on one tensor-parallel group, shape (B,)."""
-    return jobs.mbs * jobs.seq_len / jobs.cp
-
-
 def sharded_tokens(jobs: Jobs) -> Floats:
     """Tokens a rank holds outside the tensor-parallel GEMMs, shape (B,): split over TP with sequence parallelism."""
-    return tokens_per_rank(jobs) / np.where(jobs.sequence_parallel, jobs.tp, 1)
+    return tokens_per_rank(jobs) / hidden_shards(jobs)
 
 
 def routing_imbalance(jobs: Jobs, physics: Physics) -> Floats:
@@ -113,12 +108,6 @@ def recomputed_share(jobs: Jobs) -> Floats:
     per_stage = np.maximum(jobs.stage_layers.max(axis=1) / jobs.vpp, 1.0)
     share = np.where(jobs.recompute_layers > 0, np.minimum(jobs.recompute_layers / per_stage, 1.0), 1.0)
     return np.where(has(jobs.recompute, Recompute.FULL), share, 0.0)
-
-
-def has(bits: NDArray[np.int64], flag: int) -> Bools:
-    """Where ``flag`` is set in a column of flags, shape (B,)."""
-    held: Bools = (bits & int(flag)) != 0
-    return held
 
 
 class _Tally:

@@ -15,14 +15,12 @@ from simulator.compute import (
     PartTime,
     expert_copies,
     expert_width,
-    has,
     layer_mix,
     part_times,
     recomputed_share,
     sharded_tokens,
-    tokens_per_rank,
 )
-from simulator.job import Jobs, Offload, Recompute
+from simulator.job import Jobs, Offload, Recompute, has, tokens_per_rank
 from simulator.memory import dense_layers
 from simulator.physics import Physics
 
