@@ -28,6 +28,7 @@ from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
 
+# Kernel counts of an eager Megatron-Core layer and their ratios. Source: prior, counted in its modules.
 _BACKWARD_TRAFFIC = 1.5  # memory-bound backward over forward: the saved input is read as well
 _BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
 _LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
@@ -72,7 +73,7 @@ class PartTime:
 
 
 def sharded_tokens(jobs: Jobs) -> Floats:
-    """Tokens a rank holds outside the tensor-parallel GEMMs, shape (B,): split over TP with sequence parallelism."""
+    """Tokens of one micro-batch a rank holds outside the tensor-parallel GEMMs, shape (B,); see `hidden_shards`."""
     return tokens_per_rank(jobs) / hidden_shards(jobs)
 
 
@@ -99,7 +100,7 @@ def tokens_per_expert(jobs: Jobs) -> Floats:
 
 
 def expert_width(shape: ModelShape) -> int:
-    """Width at which tokens travel to and through the experts."""
+    """Width (elements) at which tokens travel to and through the experts: the hidden size or a latent one."""
     return shape.moe_latent or shape.hidden
 
 
@@ -173,7 +174,7 @@ class _Tally:
 
 
 def part_times(jobs: Jobs, physics: Physics) -> dict[str, PartTime]:
-    """Time of each part the model has, keyed by part name.
+    """Seconds of each part the model has, keyed by part name; every field has shape (B,).
 
     Raises:
         ValueError: a job's number format is not supported by its accelerator.
@@ -197,7 +198,7 @@ def part_times(jobs: Jobs, physics: Physics) -> dict[str, PartTime]:
 
 
 def layer_mix(shape: ModelShape) -> dict[str, float]:
-    """How many of each part an average decoder layer has; leading dense layers count as experts here.
+    """How many of each part an average decoder layer has, as shares of 1; leading dense layers count as experts here.
 
     A plain transformer layer holds attention and one MLP; a layer of a hybrid is one mixer.
     """
