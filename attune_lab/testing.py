@@ -120,6 +120,8 @@ class FakeCluster:
 class FakeSpace:
     """A search space in which ``problems_of(recipe)`` says what is wrong; by default nothing is."""
 
+    parameters: Mapping[str, Any] = {}
+
     def __init__(self, problems_of: Callable[[Recipe], Sequence[str]] = lambda _: ()) -> None:
         self.problems = problems_of
 
@@ -223,10 +225,13 @@ class TunerContract:
     def test_says_what_it_changed(self, factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None:
         for proposal in self._drive(factory, task, failing=False):
             for key, (_, now) in proposal.changed.items():
-                if key.startswith("env."):
-                    assert proposal.recipe.environment.get(key.removeprefix("env.")) == now
-                else:
-                    assert proposal.recipe.settings.get(key) == now
+                assert self._value(task, proposal.recipe, key) == now
+
+    def _value(self, task: TuningTask, recipe: Recipe, key: str) -> Any:
+        """The value of a parameter of the space, of a variable or of a setting."""
+        if key in task.space.parameters:
+            return task.space.value(recipe, key)
+        return recipe.environment.get(key[4:]) if key.startswith("env.") else recipe.settings.get(key)
 
 
 class ClusterContract:

@@ -75,7 +75,7 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
         observer=observer,
         ship=lambda recipe: _ship(bench, recipe, out),
     )
-    shipped = bench.file.render(result.shipped_recipe)
+    shipped = _render(bench, result.shipped_recipe)
     data = {**result.to_json(), "out": str(out), "diff": _diff(bench, shipped)}
     _write(out / "result.json", json.dumps(data, indent=1).encode())
     return data
@@ -109,8 +109,14 @@ def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace) -> Tun
 
 def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:
     path = out / "shipped" / _file_name(bench)
-    _write(path, bench.file.render(recipe))
+    _write(path, _render(bench, recipe))
     return path
+
+
+def _render(bench: Workbench, recipe: Recipe) -> bytes:
+    """The file for this recipe on this cluster: its launch line asks for the cluster's nodes."""
+    spec = bench.cluster
+    return bench.file.render(recipe, launcher={"nnodes": spec.nodes, "nproc_per_node": spec.gpus_per_node})
 
 
 def _file_name(bench: Workbench) -> str:

@@ -71,9 +71,8 @@ def clusters(as_json: Json = False) -> None:
     from simulator.hardware import accelerators
 
     rows = []
-    drawn = table(
-        "Accelerators", "accelerator", "BF16 TFLOP/s", "GiB", "HBM TB/s", "NVLink GB/s", "NIC GB/s", "$/GPU-h"
-    )
+    figures = ("BF16 TFLOP/s", "GiB", "HBM TB/s", "NVLink GB/s", "NIC GB/s", "$/GPU-h")
+    drawn = table("Accelerators", "accelerator", *figures, right=figures)
     for name, gpu in accelerators().items():
         priced = gpu.usd_per_gpu_hour == gpu.usd_per_gpu_hour
         rows.append(

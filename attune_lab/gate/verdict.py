@@ -44,14 +44,14 @@ def judge(configuration: Iterable[Check] | None, convergence: Iterable[Check] | 
     """The verdict over both checks: any reject rejects, else anything open leaves it inconclusive.
 
     Args:
-        configuration: checks of the settings; None when no recipes were given (the curves decide alone).
+        configuration: checks of the settings; None when not both recipes are known (the curves decide alone).
         convergence: checks of the curves; None when nothing was run, which is never a pass.
     """
     checks = [*(configuration or ()), *(convergence or ())]
     if convergence is None:
         checks.append(Check("convergence", "inconclusive", "No training runs were compared."))
     if configuration is None:
-        checks.append(Check("configuration", "pass", "Not compared: no recipes were given."))
+        checks.append(Check("configuration", "pass", "Not compared: not both runs came with a recipe."))
     for outcome in ("reject", "inconclusive"):
         reasons = tuple(c.reason for c in checks if c.outcome == outcome)
         if reasons:

@@ -54,6 +54,16 @@ def environment_edits(launch: Launch, changes: Mapping[str, str | None]) -> list
     return edits
 
 
+def launcher_edits(launch: Launch, counts: Mapping[str, int]) -> list[Edit]:
+    """Edits that make the launch line ask for other counts of nodes and processes, where it states them plainly."""
+    edits = []
+    for name, word in launch.launcher_words.items():
+        if word.regions and name in counts and counts[name] != launch.launcher[name]:
+            region = word.regions[-1]
+            edits.append(Edit(region.start, region.end, str(counts[name])))
+    return edits
+
+
 def _unset(launch: Launch, name: str) -> Edit:
     """Cut a variable's setting, its whole line where it is the only one of an `export`."""
     text, statement = launch.text, launch.environment[name].statement

@@ -36,12 +36,19 @@ class Launcher:
 
     def launch(self, found: Found) -> Launch:
         """The command as words with the places each one owns."""
-        fields, launcher = _without_launcher(found.fields)
+        fields = found.fields
+        begin = _program_end(fields)
+        counts = _launcher_counts([text_of(scalar) for scalar in fields[:begin]])
         owners: dict[Region, set[int]] = {}
         for index, scalar in enumerate(fields):
             for region in {r for chunk in scalar for r in chunk.trail}:
                 owners.setdefault(region, set()).add(index)
-        words = tuple(self._word(index, scalar, owners, found) for index, scalar in enumerate(fields))
+        words = tuple(self._word(index, fields[index], owners, found) for index in range(begin, len(fields)))
+        launcher_words = {
+            name: self._word(index, fields[index], owners, found)
+            for name, (_, index) in counts.items()
+            if index is not None
+        }
         exported = {
             name: (self.scope.scalars[name], region)
             for name, region in self.scope.exported.items()
@@ -54,7 +61,8 @@ class Launcher:
             for name, value in self.scope.scalars.items()
             if re.search(r"(?i)image", name) and text_of(value) and all(c.status == "known" for c in value)
         }
-        return Launch(self.text, words, environment, launcher, found.list_start, images)
+        launcher = {name: count for name, (count, _) in counts.items()}
+        return Launch(self.text, words, environment, launcher, launcher_words, found.list_start, images)
 
     def _word(self, index: int, scalar: Scalar, owners: dict[Region, set[int]], found: Found) -> Word:
         common = [r for r in scalar[0].trail if all(r in c.trail for c in scalar) and owners[r] == {index}]
@@ -91,20 +99,24 @@ def _uses(text: str, name: str) -> int:
     return mentions - 1 - defaulted if definitions == 1 else mentions
 
 
-def _without_launcher(fields: Sequence[Scalar]) -> tuple[list[Scalar], dict[str, int]]:
-    """The arguments after the training program, and the counts of nodes and processes before it."""
+def _program_end(fields: Sequence[Scalar]) -> int:
+    """Where the arguments of the training program begin."""
     texts = [text_of(field) for field in fields]
     scripts = [i for i, text in enumerate(texts) if text.endswith(".py")] or [
         i for i, text in enumerate(texts) if text.endswith(".sh")
     ]
     first_flag = next(i for i, text in enumerate(texts) if setting_of_flag(text.partition("=")[0]))
-    begin = next((i + 1 for i in scripts), first_flag)
-    counts: dict[str, int] = {}
-    for text, after in pairwise([*texts[:begin], ""]):
+    return next((i + 1 for i in scripts), first_flag)
+
+
+def _launcher_counts(texts: Sequence[str]) -> dict[str, tuple[int, int | None]]:
+    """Nodes and processes per node among the launcher's words: the number, and which word is that number alone."""
+    counts: dict[str, tuple[int, int | None]] = {}
+    for index, (text, after) in enumerate(pairwise([*texts, ""])):
         flag, _, value = text.partition("=")
         if flag in _LAUNCHER_COUNTS and (value or after).isdigit():
-            counts[_LAUNCHER_COUNTS[flag]] = int(value or after)
-    return list(fields[begin:]), counts
+            counts[_LAUNCHER_COUNTS[flag]] = int(value or after), None if value else index + 1
+    return counts
 
 
 def _listed(fields: Sequence[Scalar]) -> dict[str, Variable]:

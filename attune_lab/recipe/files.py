@@ -61,8 +61,13 @@ class RecipeFile:
         counts = self.launch.launcher
         return counts["nnodes"] * counts["nproc_per_node"] if len(counts) == 2 else None
 
-    def render(self, recipe: Recipe) -> bytes:
+    def render(self, recipe: Recipe, *, launcher: Mapping[str, int] | None = None) -> bytes:
         """The file saying ``recipe``: unchanged bytes for an unchanged recipe, else only the edited lines differ.
+
+        Args:
+            recipe: what it should say.
+            launcher: ``nnodes`` and ``nproc_per_node`` its launch line should ask for, written where that line states
+                them plainly; see `gpus` of the result for what it asks for then.
 
         Raises:
             UserError: the recipe differs in what cannot be edited here, or a setting stands where it cannot be changed.
@@ -71,11 +76,15 @@ class RecipeFile:
         settings = {key: after.get(key) for key in sorted({*before, *after}) if before.get(key) != after.get(key)}
         old, new = self.recipe.environment, recipe.environment
         environment = {name: new.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
-        if not settings and not environment:
+        if self.form == "bash":
+            edits = [
+                *bash_edit.setting_edits(self.launch, self.interpreted, settings),
+                *bash_edit.environment_edits(self.launch, environment),
+                *bash_edit.launcher_edits(self.launch, launcher or {}),
+            ]
+            text = apply_edits(self.text, edits)
+        elif not settings and not environment:
             text = self.text
-        elif self.form == "bash":
-            edits = bash_edit.setting_edits(self.launch, self.interpreted, settings)
-            text = apply_edits(self.text, edits + bash_edit.environment_edits(self.launch, environment))
         else:
             text = flags_yaml.edited(self.launch, self.interpreted, settings, environment)
         again = _read(self.name, text, self.form, self.folder).recipe

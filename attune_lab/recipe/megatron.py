@@ -13,6 +13,7 @@ from attune_lab.recipe.registry import Setting, Spelling, registry, setting_of_f
 from attune_lab.recipe.words import Word
 
 _FREE_TEXT_GROUPS = frozenset({"data", "checkpoint", "logging"})
+_HOUSEKEEPING = "logging"  # the group of settings that neither train nor time differently
 _EXCLUSIVE = (("bf16", "fp16"), ("vpp", "layers_per_vstage"), ("vpp", "pp_layout"), ("layers_per_vstage", "pp_layout"))
 
 _FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -52,7 +53,10 @@ class Interpreted:
 
 
 def interpret(words: Sequence[Word]) -> Interpreted:
-    """The settings a command line states; of a flag given twice the last counts, as for Megatron-LM.
+    """The settings a command line states.
+
+    Of a flag given twice Megatron-LM takes the last. That is followed for logging alone; where the two
+    values would train or time differently, whoever wrote them has to say which is meant.
 
     Raises:
         UserError: a value of the wrong type, a value nobody can know, or two flags that contradict each other.
@@ -78,7 +82,7 @@ def interpret(words: Sequence[Word]) -> Interpreted:
             occurrence = Occurrence(spelling, words[index], values, bool(joined))
             value = _value(setting, occurrence, inline)
             earlier = occurrences.get(setting.key, [])
-            if earlier and settings[setting.key] != value and earlier[-1].spelling != spelling:
+            if earlier and settings[setting.key] != value and setting.group != _HOUSEKEEPING:
                 raise _contradiction(earlier[-1], occurrence)
             settings[setting.key] = value
             occurrences.setdefault(setting.key, []).append(occurrence)

@@ -64,6 +64,7 @@ class Launch:
         words: arguments of the training program.
         environment: variables it sets for the program.
         launcher: ``nnodes`` and ``nproc_per_node`` where the launch line states them.
+        launcher_words: the words that hold these numbers, where they stand alone.
         start: where the statement with the training command begins.
         images: container images named in the file, by variable.
     """
@@ -72,6 +73,7 @@ class Launch:
     words: tuple[Word, ...]
     environment: Mapping[str, Variable]
     launcher: Mapping[str, int] = field(default_factory=dict)
+    launcher_words: Mapping[str, Word] = field(default_factory=dict)
     start: int = 0
     images: Mapping[str, str] = field(default_factory=dict)
 

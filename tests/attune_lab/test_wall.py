@@ -46,11 +46,13 @@ class Budget:
 
 
 def reachable(root, limit=2_000_000):
-    """Every object reachable from ``root``, not walking through modules, classes' globals or interpreter state."""
+    """Every object reachable from ``root``: attributes, containers, closures; not modules, classes and globals."""
     seen, stack = {id(root): root}, [root]
     while stack and len(seen) < limit:
-        for item in gc.get_referents(stack.pop()):
-            if id(item) not in seen and not isinstance(item, ModuleType | type | FunctionType):
+        here = stack.pop()
+        held = (here.__closure__, here.__defaults__) if isinstance(here, FunctionType) else gc.get_referents(here)
+        for item in held:
+            if id(item) not in seen and not isinstance(item, ModuleType | type):
                 seen[id(item)] = item
                 stack.append(item)
     return seen.values()
@@ -92,6 +94,7 @@ def test_a_tuner_and_its_task_lead_to_no_world_or_cluster(name, behind_the_wall)
 def test_the_walk_can_find_a_world_where_there_is_one(behind_the_wall):
     cluster, _ = behind_the_wall
     assert any(isinstance(o, World) for o in reachable(cluster))
+    assert any(isinstance(o, World) for o in reachable([lambda: cluster]))
 
 
 def test_a_tuner_seed_is_not_the_seed_of_its_world():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from attune_lab.agent import AttuneTuner
@@ -12,11 +14,13 @@ from attune_lab.agent.lessons import VERBS, load
 from attune_lab.cluster.simulated import SimulatedCluster
 from attune_lab.contracts import Proposal, TuningTask
 from attune_lab.cost_model import SimulatedCostModel
+from attune_lab.gate import CampaignGate
 from attune_lab.parameters import approvable
 from attune_lab.recipe.carry import carry_over
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.files import load as load_recipe
 from attune_lab.space import SearchSpace
+from attune_lab.testing import TunerContract
 from baselines.random_search import RandomSearch
 from simulator.hardware import parse_cluster
 
@@ -62,6 +66,31 @@ def test_every_precondition_of_an_action_can_be_known() -> None:
     for lesson in load().lessons:
         for text in lesson.preconditions:
             assert compile_expression(text).names <= known, (lesson.id, text)
+
+
+class TestContract(TunerContract):
+    """Both shipped tuners on a real space, compound parameters and variables included."""
+
+    @pytest.fixture(params=[AttuneTuner, RandomSearch])
+    def factory(self, request):
+        return request.param
+
+    @pytest.fixture
+    def task(self):
+        baseline = carry_over(load_recipe("deepseek-v3").recipe, CLUSTER, COST_MODEL).recipe
+        return TuningTask(baseline, CLUSTER, SearchSpace(baseline, CLUSTER), COST_MODEL, Plenty(), 0)
+
+
+def test_every_proposal_passes_the_configuration_check_of_the_gate() -> None:
+    """Approvals apart, nothing a tuner can reach in these spaces is another training run."""
+    gate, rng = CampaignGate(CLUSTER), np.random.default_rng(5)
+    for name in ("glm-4.5", "llama-3.1-405b"):
+        baseline = carry_over(load_recipe(name).recipe, CLUSTER, COST_MODEL).recipe
+        space = SearchSpace(baseline, CLUSTER)
+        for _ in range(10):
+            verdict = gate.configuration(baseline, space.sample(rng))
+            known = [c for c in verdict.checks if c.outcome == "reject" and not re.search(r"\.F\d+$", c.name)]
+            assert not known
 
 
 def gain(tuner_class: type, space: SearchSpace, *, seed: int, runs: int) -> float:

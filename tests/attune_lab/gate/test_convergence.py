@@ -73,6 +73,12 @@ def test_a_spike_of_the_baseline_ends_the_comparison_and_one_of_the_candidate_do
     assert verdict(curve(loss=spike)) == "reject"
 
 
+def test_an_unstable_last_step_of_the_baseline_is_no_fault_of_the_candidate():
+    """At a high learning rate a model may jump by an eighth, and rounding then parts two runs by as much at once."""
+    jump = np.append(LOSS[:-1], 1.12 * LOSS[-2])
+    assert verdict(curve(loss=np.append(LOSS[:-1] * (1 + 5e-5), 1.25 * LOSS[-2])), baseline=curve(loss=jump)) == "pass"
+
+
 def test_too_little_evidence_is_inconclusive():
     short = curve().at(STEPS[:4])
     assert verdict(short) == "inconclusive"

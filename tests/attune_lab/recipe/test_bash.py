@@ -155,8 +155,13 @@ def test_wrong_flags_name_the_line(flags, message):
     assert "line" in str(caught.value)
 
 
-def test_of_a_repeated_flag_the_last_counts():
-    assert settings("torchrun p.py --num-layers 2 --num-layers 3") == {"num_layers": 3}
+def test_of_a_repeated_flag_of_logging_the_last_counts():
+    assert settings("torchrun p.py --num-layers 2 --log-interval 1 --log-interval 5")["log_interval"] == 5
+
+
+def test_a_flag_with_two_values_that_train_differently_is_refused_with_both_lines():
+    with pytest.raises(UserError, match=r"lines 1 and 2 .*--num-layers 2.*--num-layers 3"):
+        settings("torchrun p.py --num-layers 2 \\\n  --num-layers 3")
 
 
 def test_a_check_for_what_the_caller_sets_does_not_end_the_script():

@@ -153,3 +153,23 @@ def test_a_huge_file_is_refused_without_reading_it(tmp_path):
         file.truncate(50_000_000)
     with pytest.raises(UserError, match="larger than 5 MB"):
         load(path)
+
+
+def test_the_launch_line_asks_for_the_nodes_it_is_given(tmp_path):
+    path = tmp_path / "run.sh"
+    text = "NODES=${NODES:-16}\ntorchrun --nnodes $NODES --nproc_per_node 8 p.py --num-layers 2\n"
+    path.write_text(text)
+    file = load(path)
+    assert file.gpus == 128
+    moved = file.render(file.recipe, launcher={"nnodes": 4, "nproc_per_node": 8}).decode()
+    assert moved == text.replace(":-16}", ":-4}")
+    path.write_text(moved)
+    assert load(path).gpus == 32
+
+
+def test_a_launch_line_that_does_not_say_its_nodes_plainly_is_left_alone(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8 p.py --num-layers 2\n")
+    file = load(path)
+    assert file.gpus is None
+    assert file.render(file.recipe, launcher={"nnodes": 4, "nproc_per_node": 4}) == file.data
