@@ -126,7 +126,7 @@ def test_groups_fill_a_stage(tp, pp, cp, ep):
 
 
 def test_sends_are_paced_by_the_boundary_that_leaves_the_node():
-    """Four stages of four GPUs: one of three boundaries leaves the node. Only sequence parallelism splits the payload."""
+    """Four stages of four GPUs: one boundary leaves the node. Only sequence parallelism splits the payload."""
     two_nodes, one_node = parse_cluster("16xH100-SXM5-80GB"), parse_cluster("8xH100-SXM5-80GB")
     shape = model("llama-3-8b")
     columns = {"gbs": 64, "seq_len": 4096, "pp": 4}
