@@ -31,7 +31,9 @@ class Outcome:
 
 
 @pytest.fixture
-def attune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def attune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
     """`attune("tune", "glm-4.5", …)` -> `Outcome`, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
 
