@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Jobs, Offload, Precision, Recompute
+from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards
 from simulator.memory_physics import MemoryPhysics
 
 Floats = NDArray[np.float64]
@@ -82,11 +82,6 @@ def layer_activations(jobs: Jobs, physics: MemoryPhysics) -> LayerActivations:
 def kept_fully_recomputed(jobs: Jobs) -> Floats:
     """Bytes per token that a fully recomputed layer keeps, its BF16 input, shape (B,)."""
     return np.where(jobs.offload & Offload.LAYER, 0.0, 2.0 * jobs.model.hidden / hidden_shards(jobs))
-
-
-def hidden_shards(jobs: Jobs) -> Floats:
-    """Ranks a hidden state is spread over: tp with sequence parallelism, else 1, shape (B,)."""
-    return np.where(jobs.sequence_parallel, jobs.tp, 1).astype(np.float64)
 
 
 def routed_copies(jobs: Jobs, physics: MemoryPhysics) -> Floats:

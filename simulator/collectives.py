@@ -13,12 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compute import expert_width, routing_imbalance, sharded_tokens, tokens_per_rank
+from simulator.compute import expert_width, routing_imbalance, sharded_tokens
 from simulator.hardware import ClusterSpec
-from simulator.job import Dispatcher, Ints, Jobs
+from simulator.job import Dispatcher, Ints, Jobs, tokens_per_rank
 from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
+
+# HybridEP multicasts in the switch, which nearly reaches the link; the others copy rank by rank. Source: prior.
+_MULTICAST_EFF = 0.9
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,10 @@ def _latency(group: Group, physics: Physics) -> Floats:
 
 
 def ring_rate(group: Group, physics: Physics) -> Floats:
-    """Bus rate of a ring: the link, or the NICs of all its members in one node, whichever is slower."""
+    """Bus rate of a ring, bytes per second, shape (B,): the link, or the NICs of all its members in one node.
+
+    **Source:** the slowest hop paces a ring; ``ring_eff`` and ``small_group_loss`` have theirs.
+    """
     link = group.cluster.accelerator.link_bytes_per_s
     inside = physics.ring_eff * link * (1 - physics.small_group_loss / np.maximum(group.size, 2))
     across = group.members_per_domain * nic_rate(group.cluster, physics)
@@ -71,14 +77,18 @@ def ring_rate(group: Group, physics: Physics) -> Floats:
 
 
 def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
-    """All-gather or reduce-scatter of a buffer of ``whole`` bytes (ring): (n-1)/n of it passes each rank."""
+    """Seconds of an all-gather or reduce-scatter (ring) of a buffer of ``whole`` bytes, shape (B,).
+
+    (n-1)/n of it passes each rank; a group of one costs nothing.  **Source:** NCCL's ring, bus-rate convention.
+    """
     sent = whole * (group.size - 1) / np.maximum(group.size, 1)
     return _latency(group, physics) + _transfer(physics, sent, ring_rate(group, physics))
 
 
 def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDArray[np.bool_]) -> Floats:
-    """All-reduce of ``whole`` bytes: twice the ring volume; in the switch (NVLS) from five ranks of one domain up.
+    """Seconds of an all-reduce of ``whole`` bytes, shape (B,).
 
+    Twice the ring volume; in the switch (NVLS) where allowed, from five ranks of one domain up.
     **Source:** stas00/ml-engineering@744d01e, NCCL chose NVLS from 5 GPUs up on H200.
     """
     chip = group.cluster.accelerator
@@ -103,7 +113,7 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
 
 
 def tensor_group(jobs: Jobs) -> Group:
-    """Tensor-parallel communicators."""
+    """Tensor-parallel communicators: neighbouring ranks."""
     return Group(jobs.tp, np.ones_like(jobs.tp), jobs.cluster)
 
 
@@ -113,7 +123,7 @@ def data_group(jobs: Jobs) -> Group:
 
 
 def expert_data_group(jobs: Jobs) -> Group:
-    """Gradients of the experts."""
+    """Gradients of the experts: expert data parallel, over one replica of the sharded optimizer."""
     size = np.maximum(jobs.expert_dp // jobs.optimizer_instances, 1)
     return Group(size, jobs.etp * jobs.ep, jobs.cluster)
 
@@ -133,7 +143,7 @@ def tensor_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
 
 
 def distinct_targets(targets: Floats, experts: int, top_k: int) -> Floats:
-    """Expected number of ``targets`` (nodes or ranks with equal shares of experts) one token's top-k hit.
+    """Expected number of ``targets`` (nodes or ranks with equal shares of experts) one token's top-k hit, shape (B,).
 
     targets [1 - C(E - E/targets, k) / C(E, k)].  **Source:** hypergeometric; used by DeepEP-style dispatchers,
     which send a token once per target.
@@ -172,8 +182,7 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
         [physics.deepep_eff, physics.hybridep_eff],
         1.0,
     )
-    # HybridEP multicasts in the switch, which nearly reaches the link; the others copy rank by rank.
-    copying = np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, 0.9, physics.all_to_all_eff)
+    copying = np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, _MULTICAST_EFF, physics.all_to_all_eff)
     link_rate = copying * jobs.cluster.accelerator.link_bytes_per_s * quality
     link = _transfer(physics, link_sent, link_rate)
     nic = _transfer(physics, nic_sent, nic_rate(jobs.cluster, physics) * quality)
@@ -184,7 +193,10 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
 
 
 def ring_attention_seconds(jobs: Jobs, physics: Physics) -> Floats:
-    """Key/value exchange of one attention layer's forward pass over the context-parallel ring, shape (B,)."""
+    """Seconds of the key/value exchange of one attention layer's forward pass over the context-parallel ring, (B,).
+
+    n - 1 steps, each passing a rank's own block on.  **Source:** arXiv 2310.01889 (ring attention).
+    """
     shape, group = jobs.model, Group(jobs.cp, jobs.tp, jobs.cluster)
     if shape.attention == "mla":
         width = shape.heads / jobs.tp * (shape.qk_nope_dim + shape.qk_rope_dim + shape.v_dim)

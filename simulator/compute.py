@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Bools, Graph, Jobs, Precision, Recompute
+from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.kernels import (
     GemmRates,
     attention_flops_per_s,
@@ -28,6 +28,7 @@ from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
 
+# Kernel counts of an eager Megatron-Core layer and their ratios. Source: prior, counted in its modules.
 _BACKWARD_TRAFFIC = 1.5  # memory-bound backward over forward: the saved input is read as well
 _BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
 _LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
@@ -71,14 +72,9 @@ class PartTime:
         return _BACKWARD_KERNELS * self.issue
 
 
-def tokens_per_rank(jobs: Jobs) -> Floats:
-    """Tokens of one micro-batch on one tensor-parallel group, shape (B,)."""
-    return jobs.mbs * jobs.seq_len / jobs.cp
-
-
 def sharded_tokens(jobs: Jobs) -> Floats:
-    """Tokens a rank holds outside the tensor-parallel GEMMs, shape (B,): split over TP with sequence parallelism."""
-    return tokens_per_rank(jobs) / np.where(jobs.sequence_parallel, jobs.tp, 1)
+    """Tokens of one micro-batch a rank holds outside the tensor-parallel GEMMs, shape (B,); see `hidden_shards`."""
+    return tokens_per_rank(jobs) / hidden_shards(jobs)
 
 
 def routing_imbalance(jobs: Jobs, physics: Physics) -> Floats:
@@ -104,7 +100,7 @@ def tokens_per_expert(jobs: Jobs) -> Floats:
 
 
 def expert_width(shape: ModelShape) -> int:
-    """Width at which tokens travel to and through the experts."""
+    """Width (elements) at which tokens travel to and through the experts: the hidden size or a latent one."""
     return shape.moe_latent or shape.hidden
 
 
@@ -113,12 +109,6 @@ def recomputed_share(jobs: Jobs) -> Floats:
     per_stage = np.maximum(jobs.stage_layers.max(axis=1) / jobs.vpp, 1.0)
     share = np.where(jobs.recompute_layers > 0, np.minimum(jobs.recompute_layers / per_stage, 1.0), 1.0)
     return np.where(has(jobs.recompute, Recompute.FULL), share, 0.0)
-
-
-def has(bits: NDArray[np.int64], flag: int) -> Bools:
-    """Where ``flag`` is set in a column of flags, shape (B,)."""
-    held: Bools = (bits & int(flag)) != 0
-    return held
 
 
 class _Tally:
@@ -184,7 +174,7 @@ class _Tally:
 
 
 def part_times(jobs: Jobs, physics: Physics) -> dict[str, PartTime]:
-    """Time of each part the model has, keyed by part name.
+    """Seconds of each part the model has, keyed by part name; every field has shape (B,).
 
     Raises:
         ValueError: a job's number format is not supported by its accelerator.
@@ -208,7 +198,7 @@ def part_times(jobs: Jobs, physics: Physics) -> dict[str, PartTime]:
 
 
 def layer_mix(shape: ModelShape) -> dict[str, float]:
-    """How many of each part an average decoder layer has; leading dense layers count as experts here.
+    """How many of each part an average decoder layer has, as shares of 1; leading dense layers count as experts here.
 
     A plain transformer layer holds attention and one MLP; a layer of a hybrid is one mixer.
     """

@@ -29,7 +29,7 @@ class DataParallel:
 
 
 def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
-    """Gradient reduction and parameter gathering at the stage that holds most parameters.
+    """Gradient reduction and parameter gathering of one step, seconds, shape (B,), at the largest stage.
 
     Gradients are reduced under the last micro-batch's backward pass and parameters gathered under the first
     forward pass, except for one bucket; interleaved stages finish a chunk up to (v-1) p / v micro-batches before
@@ -89,7 +89,7 @@ def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
 
 
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:
-    """The optimizer step at the stage with most parameters, shape (B,).
+    """Seconds of the optimizer step at the stage with most parameters, shape (B,).
 
     Local gradients are zeroed, their norm taken and scaled; the shard is clipped and stepped (gradient read, main
     parameter and moments read and written, parameter written). An offloaded share goes over the host link and is

@@ -182,6 +182,26 @@ class Jobs:
         return replace(self, **moved)
 
 
+def has(bits: Ints, flag: int) -> Bools:
+    """Where ``flag`` is set in a column of flags, shape (B,)."""
+    held: Bools = (bits & int(flag)) != 0
+    return held
+
+
+def tokens_per_rank(jobs: Jobs) -> Floats:
+    """Tokens of one micro-batch on one tensor-parallel group, shape (B,)."""
+    tokens: Floats = jobs.mbs * jobs.seq_len / jobs.cp
+    return tokens
+
+
+def hidden_shards(jobs: Jobs) -> Floats:
+    """Ranks a hidden state is spread over outside the tensor-parallel GEMMs, shape (B,): TP with sequence parallelism.
+
+    **Source:** arXiv 2205.05198 section 4.2.2.
+    """
+    return np.where(jobs.sequence_parallel, jobs.tp, 1).astype(np.float64)
+
+
 DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
     "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,

@@ -96,7 +96,7 @@ _ATTENTION: dict[int, AttentionFit] = {
     0: AttentionFit(0.40, 1200.0),
 }
 
-_TILE = 110.0
+_TILE = 110.0  # rows or columns, see `_padded`
 
 _FORMAT = {
     Precision.BF16: ("bf16", 2.0),
@@ -160,7 +160,7 @@ def _padded(size: Floats) -> Floats:
 
 
 def gemm_seconds(rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: Floats | float = 1.0) -> Floats:
-    """Seconds of y[m,n] = x[m,k] W[k,n]; with ``groups``, m rows are spread over that many weight matrices.
+    """Seconds of y[m,n] = x[m,k] W[k,n], shape (B,); with ``groups``, m rows are spread over that many matrices.
 
     The sum form holds for quantised formats too, whose activation cast (read 2 bytes, write and read the narrow
     format) is a separate kernel. Weight traffic of few rows per expert follows from the same bytes.
@@ -177,7 +177,7 @@ def gemm_seconds(rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: F
 def weight_gradient_seconds(
     rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: Floats | float = 1.0
 ) -> Floats:
-    """Seconds of dW[n,k] = dy[m,n]^T x[m,k] accumulated into the gradient buffer (read and write 4 bytes).
+    """Seconds of dW[n,k] = dy[m,n]^T x[m,k] added to the gradient buffer (read and write 4 bytes), shape (B,).
 
     Both operands were read in BF16 and cast for the other two products; what is left of a narrow format is to
     write the transposed copy and to read it.  **Source:** Transformer Engine's fused cast-transpose.
@@ -204,6 +204,9 @@ def attention_flops_per_s(jobs: Jobs, physics: Physics, head_dim: float, kernel_
 
 
 def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: float = 1.0) -> Floats:
-    """Seconds of memory-bound kernels that together move ``traffic`` bytes."""
+    """Seconds of memory-bound kernels that together move ``traffic`` bytes, shape (B,).
+
+    **Source:** bytes over the HBM rate plus a fixed part per kernel, as ai-dynamo/aiconfigurator@095f58a has it.
+    """
     rate = physics.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s
     return traffic / rate + kernels * physics.memory_latency_s

@@ -10,13 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.activations import (
-    hidden_shards,
-    kept_fully_recomputed,
-    layer_activations,
-    routed_copies,
-)
-from simulator.job import Dispatcher, Graph, Jobs, Precision, Recompute
+from simulator.activations import kept_fully_recomputed, layer_activations, routed_copies
+from simulator.job import Dispatcher, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics
 from simulator.models import Parameters, parameters
 
@@ -199,16 +194,10 @@ def _weight_bytes(jobs: Jobs) -> Floats:
     return weight
 
 
-def _micro_batch_tokens(jobs: Jobs) -> Floats:
-    """Tokens of one micro-batch on one context-parallel rank, shape (B,)."""
-    tokens: Floats = jobs.mbs * jobs.seq_len / jobs.cp
-    return tokens
-
-
 def _activations(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
     """Activations kept by stage at its peak, shape (B, P)."""
     layer = layer_activations(jobs, physics)
-    input_only, full = kept_fully_recomputed(jobs), _is_full(jobs)
+    input_only, full = kept_fully_recomputed(jobs), has(jobs.recompute, Recompute.FULL)
     share = _recomputed_share(jobs)
     dense = stages.dense * _mixed(layer.kept_dense, input_only, full, share)
     moe = stages.moe * _mixed(layer.kept_moe, input_only, full, share)
@@ -218,11 +207,7 @@ def _activations(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
     hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs)
     ends = 2 * hidden + jobs.model.mtp_layers * (mtp_layer + 5 * hidden)
     kept = kept + stages.last * ends[:, None] * np.minimum(stages.in_flight, 1.0)
-    return kept * _micro_batch_tokens(jobs)[:, None]
-
-
-def _is_full(jobs: Jobs) -> Bools:
-    return (jobs.recompute & Recompute.FULL) > 0
+    return kept * tokens_per_rank(jobs)[:, None]
 
 
 def _recomputed_share(jobs: Jobs) -> Floats:
@@ -248,9 +233,9 @@ def _temporaries(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
     gathered layers of ZeRO-3, and the logits on the last stage. Not all of them live at one instant; their sum
     stands for the peak because workspaces that no formula names fill the gap (measured runs: within 3 %).
     """
-    shape, tokens = jobs.model, _micro_batch_tokens(jobs)[:, None]
+    shape, tokens = jobs.model, tokens_per_rank(jobs)[:, None]
     layer = layer_activations(jobs, physics)
-    input_only, full = kept_fully_recomputed(jobs), _is_full(jobs)
+    input_only, full = kept_fully_recomputed(jobs), has(jobs.recompute, Recompute.FULL)
     redone_dense = layer.full_dense - np.where(full, input_only, layer.kept_dense)
     redone_moe = layer.full_moe - np.where(full, input_only, layer.kept_moe)
     redone = np.maximum((stages.dense > 0) * redone_dense[:, None], (stages.moe > 0) * redone_moe[:, None])
@@ -294,7 +279,7 @@ def _gathered_weights(jobs: Jobs, stages: _Stages) -> Floats:
 def _graph_buffers(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
     """Static buffers of CUDA graphs that capture parts of layers, shape (B, P); a whole-iteration graph has none."""
     by_layer = (jobs.cuda_graph & ~np.int64(Graph.FULL_ITERATION)) > 0
-    hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs) * _micro_batch_tokens(jobs)
+    hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs) * tokens_per_rank(jobs)
     one_layer = np.where(by_layer, physics.graph_hidden_states * hidden, 0.0)
     buffers: Floats = one_layer[:, None] * jobs.stage_layers * stages.in_flight
     return buffers

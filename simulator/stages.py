@@ -15,18 +15,23 @@ from simulator.compute import (
     PartTime,
     expert_copies,
     expert_width,
-    has,
     layer_mix,
     part_times,
     recomputed_share,
     sharded_tokens,
-    tokens_per_rank,
 )
-from simulator.job import Jobs, Offload, Recompute
+from simulator.job import Jobs, Offload, Recompute, has, tokens_per_rank
 from simulator.memory import dense_layers
 from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
+
+# How much of a span can hide what runs beside it. Source: prior, no overlap is perfect; the first thing to calibrate.
+_UNDER_BATCH = 0.9  # of another micro-batch's layer, for its expert dispatch
+_QUEUED = 0.9  # of that overlap where one hardware connection before Blackwell orders all kernels
+_UNDER_SHARED = 3.0  # forward times of the shared experts: their forward, and a backward of twice that
+_UNDER_OFFLOAD = 0.8  # of a part's forward pass, for moving its activations
+_OFFLOAD_SHOWN = 0.05  # of the move shows anyway
 
 # Tensor-parallel blocks (gather and scatter) in each part; the embedding only scatters, the head only gathers.
 _TENSOR_BLOCKS = {"attention": 1.0, "mamba": 1.0, "mlp": 1.0, "mtp": 1.0, "embedding": 0.5, "head": 0.5}
@@ -66,7 +71,7 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
     """How many of each part every stage holds, shape (B, P) each.
 
     Leading dense layers sit on the first stages; embedding first; head, and MTP with a layer and a head of its
-    own, last.
+    own, last. Interleaving deals leading dense layers out chunk by chunk, see `simulator.memory.dense_layers`.
     """
     shape, layers = jobs.model, jobs.stage_layers.astype(np.float64)
     stage = np.arange(layers.shape[1])[None, :]
@@ -102,7 +107,7 @@ class _PartCost:
 
 
 def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
-    """Per-stage costs of one micro-batch.
+    """Per-stage costs of one micro-batch, seconds, shape (B, P).
 
     Raises:
         ValueError: a job's number format is not supported by its accelerator.
@@ -201,10 +206,10 @@ def _exposed_dispatch(
     passes = np.stack([2 * one, 2 * one * (1 + replayed)])
     other = jobs.ep_overlap & ((jobs.vpp > 1) | (jobs.pp == 1)) & (jobs.num_microbatches > 1)
     queued = (jobs.max_connections == 1) & (jobs.cluster.accelerator.arch_major < 10)
-    share = (physics.ep_overlap_hidden + physics.delay_wgrad_hidden * jobs.delay_wgrad) * np.where(queued, 0.9, 1.0)
-    under_batch = np.where(other, np.minimum(share * passes.sum(axis=0), 0.9 * layer), 0.0)
+    share = (physics.ep_overlap_hidden + physics.delay_wgrad_hidden * jobs.delay_wgrad) * np.where(queued, _QUEUED, 1.0)
+    under_batch = np.where(other, np.minimum(share * passes.sum(axis=0), _UNDER_BATCH * layer), 0.0)
     shared = jobs.shared_expert_overlap & ~other
-    under_shared = np.where(shared, np.minimum(passes.sum(axis=0) / 2, 3 * part.cover), 0.0)
+    under_shared = np.where(shared, np.minimum(passes.sum(axis=0) / 2, _UNDER_SHARED * part.cover), 0.0)
     hidden = under_batch + under_shared
     shown = 1 - hidden / np.maximum(passes.sum(axis=0), 1e-12)
     return (passes[0] * shown, passes[1] * shown), hidden
@@ -237,4 +242,4 @@ def _offload_wait(jobs: Jobs, physics: Physics, name: str, part: PartTime) -> Fl
         moved = add(Offload.EXPERT_FC1, 2.0 * expert_width(shape) * copies)
         moved = add(Offload.MOE_ACT, 2.0 * shape.moe_ffn / jobs.etp * copies)
     seconds = moved / (physics.host_link_eff * jobs.cluster.accelerator.host_bytes_per_s)
-    return np.maximum(seconds - 0.8 * part.forward, 0.05 * seconds)
+    return np.maximum(seconds - _UNDER_OFFLOAD * part.forward, _OFFLOAD_SHOWN * seconds)

@@ -123,3 +123,18 @@ def test_groups_fill_a_stage(tp, pp, cp, ep):
     ranks = H100.n_gpus // pp
     assert data_group(jobs).size * tp == ranks
     assert expert_data_group(jobs).size * ep == ranks
+
+
+def test_sends_are_paced_by_the_boundary_that_leaves_the_node():
+    """Four stages of four GPUs: one boundary leaves the node. Only sequence parallelism splits the payload."""
+    two_nodes, one_node = parse_cluster("16xH100-SXM5-80GB"), parse_cluster("8xH100-SXM5-80GB")
+    shape = model("llama-3-8b")
+    columns = {"gbs": 64, "seq_len": 4096, "pp": 4}
+    far, near = (send_seconds(make_jobs(shape, c, **columns), DEFAULT_PHYSICS)[0] for c in (two_nodes, one_node))
+    payload = 2 * 4096 * shape.hidden
+    assert far > payload / two_nodes.accelerator.nic_bytes_per_s
+    assert payload / one_node.accelerator.link_bytes_per_s < near < far
+    whole, split = send_seconds(
+        make_jobs(shape, two_nodes, **columns, tp=2, sequence_parallel=[False, True]), DEFAULT_PHYSICS
+    )
+    assert whole > 1.5 * split

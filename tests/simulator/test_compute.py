@@ -60,7 +60,7 @@ def test_unsupported_format_is_refused():
         gemm_rates(llama(precision=Precision.NVFP4), DEFAULT_PHYSICS)
 
 
-@pytest.mark.parametrize("name", ["llama-3-70b", "qwen3-30b-a3b", "mixtral-8x22b", "deepseek-v3"])
+@pytest.mark.parametrize("name", ["llama-3-70b", "qwen3-30b-a3b", "mixtral-8x22b", "deepseek-v3", "megatron-gpt-1.7b"])
 def test_matrices_hold_the_published_parameters(name):
     """The matrices that cost time are the ones that count as parameters; norms and biases are the rest."""
     jobs = make_jobs(model(name), H100, gbs=64, seq_len=4096)

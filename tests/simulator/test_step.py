@@ -158,6 +158,25 @@ def test_zero_3_gathers_in_every_microbatch():
     assert sharded > plain
 
 
+def test_plain_data_parallelism_moves_twice_the_gradients():
+    """An all-reduce is a reduce-scatter and a gather of the same bytes; ZeRO-1 gathers half as many of BF16."""
+    jobs = make_jobs(
+        model("llama-3-8b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=2048, zero_stage=[0, 1],
+        overlap_grad_reduce=False, overlap_param_gather=False,
+    )  # fmt: skip
+    plain, sharded = simulate_step(jobs).breakdown_s["exposed_dp"]
+    assert plain / sharded == pytest.approx((4 + 4) / (4 + 2), rel=0.01)
+
+
+def test_a_bucket_holds_parameters_whatever_their_width():
+    jobs = make_jobs(
+        model("llama-3-8b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=2048, grad_reduce_fp32=False,
+        main_grad_bytes=[2.0, 4.0], bucket_bytes=[int(4e8), int(8e8)],
+    )  # fmt: skip
+    exposed = simulate_step(jobs).breakdown_s["exposed_dp"]
+    assert exposed[0] == pytest.approx(exposed[1])
+
+
 def test_margins_relieve_contention():
     off, on = qwen(ep_overlap=True, sm_margin=[False, True])
     assert on < off

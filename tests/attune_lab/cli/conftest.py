@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +31,11 @@ class Outcome:
 
 
 @pytest.fixture
-def attune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """`attune("tune", "glm-4.5", …)` -> `Outcome`."""
+def attune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """`attune("tune", "glm-4.5", …)` -> `Outcome`, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["attune", *map(str, words)])
