@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -183,7 +184,7 @@ class TunerBudget:
     """
 
     def __init__(self, budget: Budget, run_cost: float) -> None:
-        self._figures = lambda: (budget.total_us, budget.free_us)
+        self._figures: Callable[[], tuple[int, int]] = lambda: (budget.total_us, budget.free_us)
         self.run_cost = run_cost
 
     @property
