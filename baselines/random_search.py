@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from attune_lab.contracts import Proposal, RunReport, TuningTask
+from attune_lab.contracts import Proposal, RunReport, TuningTask, UserError
 
 MAX_DRAWS = 1000
 """Draws in a row that may all be known already before the space counts as exhausted."""
 
 
 class RandomSearch:
-    """Uniform draws of legal recipes from the space, never the same twice; learns nothing from reports."""
+    """Uniform draws of legal recipes from the space, never the same twice; learns nothing from reports.
+
+    Raises:
+        UserError: the task has options; there is nothing to set.
+    """
 
     name = "random"
 
     def __init__(self, task: TuningTask) -> None:
+        if task.options:
+            raise UserError(f"the random tuner takes no options, so leave out {', '.join(sorted(task.options))}")
         self._task = task
         self._rng = np.random.default_rng(task.seed)
         self._told = {task.baseline.digest}

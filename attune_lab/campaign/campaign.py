@@ -69,7 +69,8 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
         UserError: budget too small, the baseline does not run, or ``out`` is not this campaign's.
         EnvironmentFault: another process drives it, the database fails, or the cluster breaks its contract.
     """
-    from attune_lab.campaign.store import open_store, understood
+    from attune_lab.campaign.database import understood
+    from attune_lab.campaign.store import open_store
 
     observer = observer or Observer()
     with open_store(out, spec, url=url) as store:

@@ -22,11 +22,16 @@ from attune_lab.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from attune_lab.campaign.store import Store
     from attune_lab.contracts import Gate, TuningTask
     from attune_lab.space import SearchSpace
 
 FREE_ANSWERS = 20
 """So many invalid or repeated proposals in a row end the search: it would never spend its budget."""
+
+
+MAX_REASONS_BYTES = 65_536
+"""So much of a proposal's reasons, changes and predictions is kept; more is a tuner gone wrong."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class _Search:
         self.baseline, self.space, self.gate, self.runner = baseline, space, gate, runner
         self.trials: list[Trial] = []
         self.asked = 0
-        self.stored_end: dict[str, Any] | None = runner.store.event("search_ended")
+        self.stored_end = _stored_end(runner.store)
         self._known = {baseline.recipe.digest: baseline.runs[0]}
 
     def go(self, task: TuningTask, factory: Callable[[TuningTask], Tuner]) -> str:
@@ -137,17 +142,28 @@ class _Search:
         return str(self.stored_end["reason"])
 
 
+def _stored_end(store: Store) -> dict[str, Any] | None:
+    """When and why an earlier pass through this campaign ended its search; None when it did not."""
+    from attune_lab.campaign.database import understood
+
+    end = store.event("search_ended")
+    with understood(store.where):
+        if end is not None and not (isinstance(end["reason"], str) and type(end["after"]) is int and end["after"] >= 0):
+            raise ValueError("the end of the search is not as it was written")
+    return end
+
+
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call into the tuner; whatever it raises ends the search, not the campaign.
 
     `UserError` (bad options) and `EnvironmentFault` (its LLM is unreachable) pass: the user can act on them, and the
-    campaign can be resumed.
+    campaign can be resumed. So does an interrupt, which is the user's; an exit is not the tuner's to call.
     """
     try:
         return call(*arguments)
-    except (UserError, EnvironmentFault):
+    except (UserError, EnvironmentFault, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise TunerFailure(f"the tuner failed ({type(error).__name__}: {error})") from error
 
 
@@ -158,7 +174,13 @@ def _usable(proposal: object) -> Proposal | None:
     if not isinstance(proposal, Proposal) or not isinstance(proposal.recipe, Recipe):
         raise TunerFailure(f"the tuner returned {type(proposal).__name__} instead of a proposal with a recipe")
     try:
-        json.dumps([proposal.recipe.canonical(), describe(proposal)], allow_nan=False)
+        reasons = json.dumps(describe(proposal), allow_nan=False, ensure_ascii=False)
+        json.dumps(proposal.recipe.canonical(), allow_nan=False, ensure_ascii=False).encode()
+        size = len(reasons.encode())
     except (TypeError, ValueError, AttributeError) as error:
         raise TunerFailure(f"the tuner returned a proposal that cannot be stored ({error})") from error
+    if not isinstance(proposal.reason, str) or not isinstance(proposal.lesson, str | None):
+        raise TunerFailure("the tuner returned a proposal whose reason or lesson is no text")
+    if size > MAX_REASONS_BYTES:
+        raise TunerFailure(f"the tuner returned a proposal with {size} bytes of reasons; {MAX_REASONS_BYTES} are kept")
     return proposal

@@ -8,21 +8,16 @@ process ends, however it ends. Readers open the file read-only and never wait fo
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from sqlalchemy import (
     URL,
     BigInteger,
     Column,
-    Connection,
     Engine,
     ForeignKey,
     Integer,
@@ -31,24 +26,21 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    create_engine,
-    event,
     insert,
     inspect,
     select,
     update,
 )
-from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import IntegrityError
 
 from attune_lab.campaign.budget import to_us
+from attune_lab.campaign.database import locked, open_engine, read_only_engine, transaction, understood
 from attune_lab.campaign.spec import CampaignSpec, differences
 from attune_lab.contracts import EnvironmentFault, RunReport, UserError
 from attune_lab.recipe import Recipe
 
 SCHEMA_VERSION = 1
 DATABASE = "campaign.db"
-_BUSY_TIMEOUT_S = 30
 
 _METADATA = MetaData()
 _CAMPAIGN = Table(
@@ -130,7 +122,7 @@ class Store:
     def __init__(self, engine: Engine, campaign_id: int, where: str, lock: FileLock) -> None:
         self._engine = engine
         self._id = campaign_id
-        self._where = where
+        self.where = where
         self._lock = lock
 
     def __enter__(self) -> Store:
@@ -146,11 +138,11 @@ class Store:
 
     def run(self, label: str) -> RunRow | None:
         """The run called ``label``, None when it was never started."""
-        with _transaction(self._engine, self._where) as connection:
+        with transaction(self._engine, self.where) as connection:
             found = connection.execute(
                 select(_RUNS).where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label)
             ).one_or_none()
-        with understood(self._where):
+        with understood(self.where):
             return None if found is None else _run_row(found._mapping)
 
     def start(self, row: RunRow) -> None:
@@ -172,7 +164,7 @@ class Store:
             .where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label, _RUNS.c.state == "started")
             .values(state="finished", charged_us=charged_us, report=report.model_dump_json())
         )
-        with _transaction(self._engine, self._where) as connection:
+        with transaction(self._engine, self.where) as connection:
             if connection.execute(change).rowcount != 1:
                 raise ValueError(f"run {label} was not started, or is finished already")
 
@@ -190,7 +182,7 @@ class Store:
 
     def add_event(self, kind: str, data: Any) -> None:
         """Append a JSON-ready event."""
-        with _transaction(self._engine, self._where) as connection:
+        with transaction(self._engine, self.where) as connection:
             connection.execute(insert(_EVENTS).values(campaign_id=self._id, kind=kind, data=json.dumps(data)))
 
     def event(self, kind: str) -> Any | None:
@@ -199,14 +191,14 @@ class Store:
 
     def finish_campaign(self, result: str) -> None:
         """Record the campaign's result (JSON text) and close it for good."""
-        with _transaction(self._engine, self._where) as connection:
+        with transaction(self._engine, self.where) as connection:
             connection.execute(
                 update(_CAMPAIGN).where(_CAMPAIGN.c.id == self._id).values(state="finished", result=result)
             )
 
     def read(self) -> CampaignRecord:
         """All that is stored of the campaign."""
-        return _read(self._engine, self._where, _CAMPAIGN.c.id == self._id)
+        return _read(self._engine, self.where, _CAMPAIGN.c.id == self._id)
 
     def _insert(self, row: RunRow, *, state: str) -> None:
         values = {
@@ -223,7 +215,7 @@ class Store:
             "state": state,
         }
         try:
-            with _transaction(self._engine, self._where) as connection:
+            with transaction(self._engine, self.where) as connection:
                 connection.execute(insert(_RUNS).values(values))
         except IntegrityError as error:
             raise ValueError(f"run {row.label} is stored already") from error
@@ -244,14 +236,14 @@ def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Stor
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = _locked(out)
+        lock = locked(out)
     except OSError as error:
         raise EnvironmentFault(f"--out {out} cannot be written ({error.strerror}); choose another folder") from error
     where = url or str(out / DATABASE)
     try:
         if url is None:
             _refuse_foreign(out / DATABASE)
-        engine = _engine(url or URL.create("sqlite", database=str(out / DATABASE)))
+        engine = open_engine(url or URL.create("sqlite", database=str(out / DATABASE)))
         key = str(out.resolve()) if url else "campaign"
         return Store(engine, _enter(engine, key, spec, where), where, lock)
     except BaseException:
@@ -270,7 +262,7 @@ def read_campaign(out: Path, *, url: str | None = None) -> CampaignRecord:
     if url is None and not path.is_file():
         raise UserError(f"{out} holds no campaign; give the --out folder of attune tune")
     key = str(out.resolve()) if url else "campaign"
-    engine = _engine(url) if url else _read_only_engine(path)
+    engine = open_engine(url) if url else read_only_engine(path)
     try:
         return _read(engine, url or str(path), _CAMPAIGN.c.key == key)
     finally:
@@ -281,9 +273,9 @@ def _refuse_foreign(path: Path) -> None:
     """Raise `UserError` when ``path`` is somebody else's file; opened read-only, so that it stays as it is."""
     if not path.exists() or path.stat().st_size == 0:
         return
-    engine = _read_only_engine(path)
+    engine = read_only_engine(path)
     try:
-        with _transaction(engine, str(path)) as connection:
+        with transaction(engine, str(path)) as connection:
             present = set(inspect(connection).get_table_names())
     finally:
         engine.dispose()
@@ -291,64 +283,10 @@ def _refuse_foreign(path: Path) -> None:
         raise UserError(f"{path} is a database of something else; use another --out")
 
 
-def _locked(out: Path) -> FileLock:
-    """The lock of a campaign folder, held; the holder's process id is beside it for the others to print."""
-    lock, holder = FileLock(out / "campaign.lock"), out / "campaign.pid"
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        pid = holder.read_text().strip() if holder.exists() else "unknown"
-        raise EnvironmentFault(
-            f"another attune process (pid {pid}) is driving the campaign in {out}; wait for it or use another --out"
-        ) from error
-    holder.write_text(f"{os.getpid()}\n")
-    return lock
-
-
-def _engine(url: str | URL) -> Engine:
-    engine = create_engine(url)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _configure_sqlite)
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-    return engine
-
-
-def _read_only_engine(path: Path) -> Engine:
-    """Without a write-ahead log nobody writes, and ``immutable`` lets SQLite read where it cannot even lock."""
-    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
-    uri = f"file:{quote(str(path.resolve()))}?{mode}"
-    return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
-
-
-def _configure_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the driver would otherwise commit before DDL; BEGIN is ours
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", f"busy_timeout={_BUSY_TIMEOUT_S * 1000}"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-@contextmanager
-def _transaction(engine: Engine, where: str) -> Iterator[Connection]:
-    """One transaction; database failures become one sentence with the way out."""
-    try:
-        with engine.begin() as connection:
-            yield connection
-    except IntegrityError:
-        raise
-    except SQLAlchemyError as error:
-        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-        if isinstance(error, DatabaseError) and ("not a database" in cause or "malformed" in cause):
-            raise EnvironmentFault(
-                f"{where} is damaged or no campaign database ({cause}); move it away or use another --out"
-            ) from error
-        raise EnvironmentFault(
-            f"the campaign database {where} failed ({cause}); nothing is lost, run the same command again once it works"
-        ) from error
-
-
 def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
     """The id of the campaign, made with its tables in one transaction when it is new."""
     asked = spec.to_json()
-    with _transaction(engine, where) as connection:
+    with transaction(engine, where) as connection:
         _METADATA.create_all(connection)
         found = connection.execute(select(_CAMPAIGN).where(_CAMPAIGN.c.key == key)).one_or_none()
         if found is None:
@@ -373,7 +311,7 @@ def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
 
 
 def _read(engine: Engine, where: str, condition: Any) -> CampaignRecord:
-    with _transaction(engine, where) as connection:
+    with transaction(engine, where) as connection:
         if not inspect(connection).has_table("campaign"):
             raise UserError(f"{where} is a database of something else; give the --out folder of attune tune")
         campaign = connection.execute(select(_CAMPAIGN).where(condition)).one_or_none()
@@ -391,18 +329,6 @@ def _read(engine: Engine, where: str, condition: Any) -> CampaignRecord:
             tuple(_run_row(row._mapping) for row in runs),
             tuple((row.kind, json.loads(row.data)) for row in events),
         )
-
-
-@contextmanager
-def understood(where: str) -> Iterator[None]:
-    """While stored text is read: what cannot be understood was not written by us, and becomes one sentence."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        cause = str(error).splitlines()[0]
-        raise EnvironmentFault(
-            f"{where} was edited or damaged ({type(error).__name__}: {cause}); move it away or use another --out"
-        ) from error
 
 
 def _run_row(stored: Mapping[Any, Any]) -> RunRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted import BASELINE, Stubborn, campaign, quick_by_tp, spec_for
@@ -148,6 +149,30 @@ class Talking(ScriptedTuner):
         return "try tp=2"
 
 
+class Leaving(ScriptedTuner):
+    def ask(self):
+        raise SystemExit(3)
+
+
+class _Reasoning(ScriptedTuner):
+    reason: Any = ""
+
+    def ask(self):
+        return Proposal(BASELINE.with_settings({"tp": 2}), reason=self.reason)
+
+
+class Numbering(_Reasoning):
+    reason = 5
+
+
+class Surrogate(_Reasoning):
+    reason = "\udcff"
+
+
+class Rambling(_Reasoning):
+    reason = "because " * 10_000
+
+
 class Unstorable(ScriptedTuner):
     def ask(self):
         return Proposal(BASELINE, {"tp": (object(), 2)})
@@ -159,6 +184,10 @@ class Unstorable(ScriptedTuner):
         (Raising, "the tuner failed (RuntimeError: out of ideas)"),
         (Talking, "the tuner returned str instead of a proposal with a recipe"),
         (Unstorable, "the tuner returned a proposal that cannot be stored"),
+        (Leaving, "the tuner failed (SystemExit: 3)"),
+        (Numbering, "the tuner returned a proposal whose reason or lesson is no text"),
+        (Surrogate, "the tuner returned a proposal that cannot be stored"),
+        (Rambling, "the tuner returned a proposal with "),
     ],
 )
 def test_a_broken_tuner_ends_the_search_and_not_the_campaign(tmp_path: Path, tuner, reason: str) -> None:

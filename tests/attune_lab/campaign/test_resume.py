@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import random
 import signal
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Killed(BaseException):
 @contextmanager
 def killed_at(transaction: int, *, committed: bool) -> Iterator[list[int]]:
     """End the process at the n-th transaction of the store, before or after its commit; yields the count."""
-    original, count = store_module._transaction, [0]
+    original, count = store_module.transaction, [0]
 
     @contextmanager
     def counted(engine: Any, where: str) -> Iterator[Any]:
@@ -63,7 +64,7 @@ def killed_at(transaction: int, *, committed: bool) -> Iterator[list[int]]:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module, "_transaction", counted)
+        patch.setattr(store_module, "transaction", counted)
         yield count
 
 
@@ -239,3 +240,14 @@ def test_whatever_happens_the_budget_is_not_exceeded_and_every_trial_has_an_end(
     trials = [run for run in result.runs if run["purpose"] == "search" and not run["repeated"]]
     assert len(ended) + (not result.kept_baseline) == len({run["label"].split("-retry")[0] for run in trials})
     assert result.stop_reason
+
+
+@pytest.mark.parametrize("data", ["{}", '{"after": -5, "reason": "x"}', '{"after": "2", "reason": "x"}', "[]"])
+def test_an_edited_end_of_the_search_is_noticed(tmp_path: Path, data: str) -> None:
+    campaign(tmp_path)
+    with sqlite3.connect(tmp_path / "campaign.db") as connection:
+        connection.execute("UPDATE events SET data = ? WHERE kind = 'search_ended'", (data,))
+        connection.execute("UPDATE campaign SET state = 'open', result = NULL")
+    connection.close()
+    with pytest.raises(EnvironmentFault, match="edited or damaged"):
+        campaign(tmp_path)

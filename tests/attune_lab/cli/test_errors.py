@@ -160,3 +160,9 @@ def test_json_of_every_catalogue_is_one_object(attune):
         outcome = attune(command, "--json")
         assert outcome.code == 0
         assert json.loads(outcome.stdout)[command]
+
+
+def test_options_the_tuner_does_not_have_are_refused_before_anything_is_spent(attune, tmp_path):
+    out = tmp_path / "c"
+    assert "policy" in _refused(attune(*_tune(**{"--tuner": "random", "--policy": "catalog", "--out": str(out)})))
+    assert not out.exists()
