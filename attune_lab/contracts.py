@@ -224,6 +224,9 @@ class Tuner(Protocol):
 
     The campaign first tells the baseline's own runs, then alternates ``ask`` and ``tell``. After a kill the
     same calls are replayed with the stored reports, so a tuner keeps all of its state in memory.
+
+    A tuner may have an attribute ``stop_reason: str``: one sentence, read once ``ask`` has returned None, that says
+    why there is nothing to propose. The campaign's result then says ``the tuner stopped: <stop_reason>``.
     """
 
     def ask(self) -> Proposal | None:

@@ -194,14 +194,17 @@ class SearchSpace:
         return self.parameters[key]
 
     def _spelled(self, name: str, value: Value) -> Value:
-        """``value`` as the baseline wrote it when it is the same, nothing at all when it is the stack's default."""
+        """``value`` as the baseline wrote it when it is the same; the stack's default stays unsaid where the baseline
+        does not speak of the setting, and where there is nothing to write (a switch that is off, one virtual stage).
+        """
         stated = _stated(self.baseline, name)
         if name.startswith("env."):
             return value
         default = defaults()[name]
         if value == (default if stated is None else stated):
             return stated
-        return None if value == default or (name == "vpp" and value == 1) else value
+        unsaid = stated is None or isinstance(value, bool)
+        return None if (value == default and unsaid) or (name == "vpp" and value == 1) else value
 
 
 def _read(parameter: Parameter, recipe: Recipe, settings: Mapping[str, Any]) -> Value:

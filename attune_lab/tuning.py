@@ -80,7 +80,7 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     shipped = _render(bench, result.shipped_recipe)
     if result.shipped_path is not None and not Path(result.shipped_path).exists():  # removed since
         _ship(bench, result.shipped_recipe, out)
-    data = {**result.to_json(), "out": str(out), "diff": _diff(bench, shipped)}
+    data = {**result.to_json(), "out": str(out), "warnings": list(bench.warnings), "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
     return data
 

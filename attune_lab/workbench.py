@@ -36,6 +36,11 @@ class Workbench:
     cost_model: CostModel
     carried_over: tuple[Change, ...]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of the file: flags that were passed through without being understood."""
+        return tuple(_unread(flag) for flag in self.file.recipe.carried if flag.startswith("--"))
+
 
 def open_workbench(recipe: str, cluster: str, *, carry_over: bool | None = None) -> Workbench:
     """Load a recipe and make it ready for a cluster.
@@ -72,6 +77,15 @@ def open_workbench(recipe: str, cluster: str, *, carry_over: bool | None = None)
             "change the recipe, or pass --carry-over to have it adapted by minimal rules"
         )
     return Workbench(file, file.recipe, spec, cost_model, ())
+
+
+def _unread(flag: str) -> str:
+    from attune_lab.recipe.registry import registry
+
+    known = [spelling.flag for setting in registry().values() for spelling in setting.spellings]
+    near = difflib.get_close_matches(flag, known, n=1, cutoff=0.85)
+    hint = f"; did you mean {near[0]}?" if near else ", and has no effect on any figure here"
+    return f"{flag} is no flag that attune knows; it is carried through unread{hint}"
 
 
 def tuner_entry_points() -> dict[str, EntryPoint]:

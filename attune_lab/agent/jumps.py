@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ class JumpFinder:
         self._space, self._cost_model = space, cost_model
         self._legal = {tuple(row[key] for key in LAYOUT) for row in space.enumerate_layouts()}
         self._levels = space.parameters["recompute"].choices
+        self._from = ""
+        self._grid: list[Layout] = []
+        self._priced: dict[tuple[Layout, Value], Jump | None] = {}
 
     def find(self, recipe: Recipe, *, memory_limit: float) -> list[Jump]:
         """One jump a layout, fastest first; layouts that fit at no level are left out.
@@ -54,7 +58,9 @@ class JumpFinder:
         Args:
             memory_limit: largest predicted peak that is accepted, as a fraction of capacity.
         """
-        coarse = self._lean(recipe, self._grid(recipe), memory_limit)[:COARSE]
+        if recipe.digest != self._from:  # only the limit changes between questions about one recipe
+            self._from, self._grid, self._priced = recipe.digest, self._nearest(recipe), {}
+        coarse = self._lean(recipe, self._grid, memory_limit)[:COARSE]
         finer = {layout for jump in coarse for layout in self._variants(jump.layout)}
         lean = sorted(coarse + self._lean(recipe, finer, memory_limit), key=_step_time)[:SHORTLIST]
         fastest: dict[Layout, Jump] = {}
@@ -63,7 +69,7 @@ class JumpFinder:
                 fastest[jump.layout] = min(fastest.get(jump.layout, jump), jump, key=_step_time)
         return sorted(fastest.values(), key=_step_time)
 
-    def _grid(self, recipe: Recipe) -> list[Layout]:
+    def _nearest(self, recipe: Recipe) -> list[Layout]:
         """For each combination of the grid's sizes, the legal layout nearest to the recipe's own in the others."""
         values = self._space.values(recipe)
         own = [int(str(values.get(key, 1))) for key in LAYOUT]
@@ -92,12 +98,13 @@ class JumpFinder:
         return sorted((jump for jump in lean if jump.layout in fitting), key=_step_time)
 
     def _price(self, recipe: Recipe, layouts: Iterable[Layout], levels: Iterable[Value]) -> list[Jump]:
-        """Launchable combinations of ``layouts`` and levels of recomputation, in one call of the cost model."""
-        levels = tuple(levels)
-        drafts = [(layout, self._apply(recipe, layout, level)) for layout in layouts for level in levels]
-        estimates = self._cost_model.estimate([draft for _, draft in drafts])
-        priced = zip(drafts, estimates, strict=True)
-        return [Jump(layout, draft, estimate) for (layout, draft), estimate in priced if not estimate.problems]
+        """Launchable combinations of ``layouts`` and levels of recomputation; new ones in one call of the model."""
+        wanted = list(itertools.product(layouts, levels))
+        new = [key for key in wanted if key not in self._priced]
+        drafts = [self._apply(recipe, layout, level) for layout, level in new]
+        for key, draft, estimate in zip(new, drafts, self._cost_model.estimate(drafts), strict=True):
+            self._priced[key] = None if estimate.problems else Jump(key[0], draft, estimate)
+        return [jump for key in wanted if (jump := self._priced[key]) is not None]
 
     def _apply(self, recipe: Recipe, layout: Layout, level: Value) -> Recipe:
         sizes = zip(LAYOUT, layout, strict=True)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from attune_lab.contracts import UserError
 from attune_lab.recipe.expressions import UnknownName, compile_expression
 
-VERBS = frozenset({"halve", "double", "up", "down", "on", "off", "best"})
+VERBS = frozenset({"halve", "double", "up", "down", "on", "off", "best", "any"})
 """How a move changes a parameter; any other value is taken as the new value itself."""
 
 Step = bool | int | float | str

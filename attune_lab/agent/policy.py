@@ -28,6 +28,9 @@ PRIOR_WEIGHT = 0.5
 """A catalog range counts as this many of its half-widths to the standard deviation: ranges come from other models
 and clusters, so they are taken at twice their width."""
 
+SEARCHES = frozenset({"layout", "neighbour"})
+"""Moves that stand for many recipes."""
+
 Edits = Mapping[str, Value]
 
 
@@ -66,7 +69,8 @@ class Candidate:
     Attributes:
         why: the evidence that suggested it.
         gain: expected log gain in tokens/s, ``sd`` its standard deviation.
-        score: expected improvement times the chance that it fits.
+        fit_chance: probability that it does not run out of memory.
+        score: expected improvement times ``fit_chance``.
     """
 
     recipe: Recipe
@@ -76,6 +80,7 @@ class Candidate:
     estimate: Estimate
     gain: float = 0.0
     sd: float = 0.0
+    fit_chance: float = 1.0
     score: float = 0.0
 
 
@@ -105,7 +110,9 @@ class CatalogPolicy:
     def _from_lessons(self, situation: Situation) -> list[Candidate]:
         """Moves of all lessons that apply, in the order of the catalog."""
         drafts: list[tuple[Recipe, Edits, str, Lesson]] = []
+        sweep: list[tuple[Recipe, Edits, str, Lesson]] = []
         jumps: list[Candidate] = []
+        best = situation.best.recipe
         for lesson in self._catalog.lessons:
             symptom = situation.diagnosis.find(lesson.symptoms)
             if (symptom is None and DIAGNOSE_FIRST in self._rules) or not lesson.holds(situation.diagnosis.variables):
@@ -114,8 +121,14 @@ class CatalogPolicy:
             for move in lesson.moves:
                 if "layout" in move:
                     jumps += self._jumps(situation, lesson)
-                elif edits := resolve(move, situation.best.recipe, self._space):
-                    drafts.append((self._space.apply(situation.best.recipe, edits), edits, why, lesson))
+                elif "neighbour" in move:
+                    sweep += [
+                        (self._space.apply(best, edits), edits, "measured, whatever the model expects", lesson)
+                        for edits in neighbours(self._space, best)
+                    ]
+                elif edits := resolve(move, best, self._space):
+                    drafts.append((self._space.apply(best, edits), edits, why, lesson))
+        drafts += sweep  # a recipe that a lesson proposes too is the lesson's
         estimates = self._cost_model.estimate([recipe for recipe, *_ in drafts])
         singles = [
             Candidate(recipe, edits, why, lesson, estimate)
@@ -144,7 +157,7 @@ class NeighbourPolicy:
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`; the order is the space's, whatever the prices."""
         best = situation.best.recipe
-        edits = [{key: value} for key in self._space.parameters for value in self._space.neighbours(best, key)]
+        edits = neighbours(self._space, best)
         recipes = [self._space.apply(best, edit) for edit in edits]
         estimates = self._cost_model.estimate(recipes)
         drafts = [
@@ -168,18 +181,18 @@ def price(drafts: Sequence[Candidate], situation: Situation, rules: Rulebook) ->
         gain, spread = _blend(mean, float(sd), draft, situation)
         chance = situation.memory.chance(draft.estimate) if CHECK_MEMORY in rules else 1.0
         score = expected_improvement(gain, spread) * chance
-        priced.append(replace(draft, gain=gain, sd=spread, score=score))
+        priced.append(replace(draft, gain=gain, sd=spread, fit_chance=chance, score=score))
     return sorted(priced, key=lambda candidate: (-candidate.score, candidate.recipe.digest))
 
 
 def _blend(mean: float, sd: float, draft: Candidate, situation: Situation) -> tuple[float, float]:
     """Precision-weighted mean of the model's gain and the lesson's range.
 
-    A jump names no lever of its own, so no range speaks for it; nor does one where nothing runs yet.
+    A jump or a sweep names no lever of its own, so no range speaks for it; nor does one where nothing runs yet.
     """
     lesson = draft.lesson
-    is_jump = lesson is not None and any("layout" in move for move in lesson.moves)
-    if lesson is None or lesson.step_time_pct is None or is_jump or situation.best.step_time_s is None:
+    names_no_lever = lesson is not None and any(SEARCHES & move.keys() for move in lesson.moves)
+    if lesson is None or lesson.step_time_pct is None or names_no_lever or situation.best.step_time_s is None:
         return mean, sd
     best, worst = (-math.log1p(percent / 100.0) for percent in lesson.step_time_pct)
     wins, losses = situation.evidence.get(lesson.id, (0, 0))
@@ -204,6 +217,11 @@ def _is_open(draft: Candidate, situation: Situation, rules: Rulebook) -> bool:
 
 def _edits(space: SearchSpace, before: Recipe, after: Recipe) -> dict[str, Value]:
     return {key: now for key, (_, now) in space.changed(before, after).items()}
+
+
+def neighbours(space: SearchSpace, recipe: Recipe) -> list[Edits]:
+    """Every move of one parameter to a value next to its own, in the order of the space."""
+    return [{key: value} for key in space.parameters for value in space.neighbours(recipe, key)]
 
 
 def refusal(space: SearchSpace, recipe: Recipe, lesson: str | None, edits: Edits) -> tuple[Any, ...]:

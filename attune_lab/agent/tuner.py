@@ -31,6 +31,7 @@ from attune_lab.agent.rules import (
     USE_CATALOG,
     Rulebook,
 )
+from attune_lab.agent.stopping import StopRule
 from attune_lab.campaign.noise import FLOOR, NoiseBand, noise_band
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask, UserError
 from attune_lab.recipe.effective import effective
@@ -70,6 +71,8 @@ class AttuneTuner:
         self._refused: set[tuple[Any, ...]] = set()
         self._broken: set[tuple[str, Any]] = set()
         self._follow_up: Proposal | None = None
+        self.stop_reason = ""
+        """Why `ask` returned None, in one sentence; empty before."""
 
     def ask(self) -> Proposal | None:
         """The next recipe to run with its reason, or None when the search is over."""
@@ -77,7 +80,13 @@ class AttuneTuner:
             return self._follow_up
         situation = self._situation()
         ranked = self._policy.rank(situation)
-        if not ranked or (STOP in self._rules and not self._is_worth_it(ranked[0])):
+        if STOP in self._rules:
+            rule = self._stop_rule()
+            ranked, left = rule.worthwhile(ranked), ranked
+            self.stop_reason = "" if ranked else rule.reason(left)
+        else:
+            self.stop_reason = "" if ranked else "nothing legal is left to try"
+        if not ranked:
             return None
         chosen = ranked[0] if ONE_LEVER in self._rules else self._top_two(ranked, situation)
         return proposal(chosen, self._space, self._best.recipe)
@@ -139,13 +148,16 @@ class AttuneTuner:
                 return proposal(open_[draft.recipe.digest], self._space, self._best.recipe)
         return None
 
-    def _is_worth_it(self, candidate: Candidate) -> bool:
-        """Whether the candidate's expected gain can be told from noise, and its run can be paid for."""
+    def _stop_rule(self) -> StopRule:
+        """The stop rule on what is known now; a run is expected to cost what the baseline's did, by predicted step."""
         budget, baseline = self._task.budget, self._history.get(self._task.baseline)
         reference = baseline.estimate.step_time_s if baseline else self._best.estimate.step_time_s
-        cost = budget.run_cost * candidate.estimate.step_time_s / reference
-        expected = candidate.score * self._history.reliability
-        return expected >= self._band(self._best) and not cost > budget.left_for_search
+        return StopRule(
+            band=self._band(self._best),
+            reliability=self._history.reliability,
+            left=budget.left_for_search,
+            cost=lambda candidate: budget.run_cost * candidate.estimate.step_time_s / reference,
+        )
 
     def _top_two(self, ranked: list[Candidate], situation: Situation) -> Candidate:
         """The best candidate with the edits of the next one that touches other settings, if both go together."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -110,7 +110,10 @@ def _final(
 
 def _final_run(label: str, trial: Trial, baseline: Baseline, runner: Runner) -> RunReport:
     limit_s = FINALIST_LIMIT * baseline.step_time_s
-    return runner.run(label, "finalist", trial.proposal, steps=LONG_STEPS, step_limit_s=limit_s)
+    recipe = trial.proposal.recipe
+    reason = f"the recipe of {trial.label}, all of it against the baseline: measured again and judged by the gate"
+    proposal = replace(trial.proposal, changed=baseline.recipe.changes_to(recipe), reason=reason)
+    return runner.run(label, "finalist", proposal, steps=LONG_STEPS, step_limit_s=limit_s)
 
 
 def _spoilt(report: RunReport, searched_gain: float, baseline: Baseline) -> bool:

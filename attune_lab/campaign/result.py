@@ -101,7 +101,7 @@ def build_result(
         approvals=tuple(sorted(spec.approvals)),
         provenance=baseline.runs[0].provenance,
         carried_over=tuple(dict(change) for change in spec.carried_over),
-        shipped=flat_settings(shipped),
+        shipped={key: list(v) if isinstance(v, tuple) else v for key, v in shipped.flat().items()},
         shipped_canonical=shipped.canonical(),
         shipped_path=shipped_path,
         shipped_label=winner.report.label if winner else baseline.runs[0].label,
@@ -123,12 +123,6 @@ def build_result(
         lost=tuple(_lost(loss) for loss in losses),
         runs=tuple(run_json(row) for row in runner.store.runs()),
     )
-
-
-def flat_settings(recipe: Recipe) -> dict[str, Any]:
-    """Stated settings, and environment variables as ``env.NAME``."""
-    settings = {key: list(v) if isinstance(v, tuple) else v for key, v in recipe.settings.items()}
-    return settings | {f"env.{name}": value for name, value in recipe.environment.items()}
 
 
 def run_json(row: RunRow) -> dict[str, Any]:

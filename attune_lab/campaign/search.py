@@ -34,6 +34,10 @@ MAX_REASONS_BYTES = 65_536
 """So much of a proposal's reasons, changes and predictions is kept; more is a tuner gone wrong."""
 
 
+MAX_STOP_REASON = 500
+"""So many characters of a tuner's reason to stop are accepted: it is one sentence for a person."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """A distinct proposal of the search and its outcome."""
@@ -91,7 +95,7 @@ class _Search:
                 return self._stored_reason()
             proposal = _usable(_guarded(tuner.ask))
             if proposal is None:
-                return "the tuner stopped"
+                return _stopped(_guarded(getattr, tuner, "stop_reason", None))
             try:
                 report, was_free = self._answer(proposal)
             except BudgetExceeded as refusal:
@@ -165,6 +169,17 @@ def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except BaseException as error:
         raise TunerFailure(f"the tuner failed ({type(error).__name__}: {error})") from error
+
+
+def _stopped(why: object) -> str:
+    """The end of a search whose tuner has nothing to propose, with the tuner's own reason where it gives one."""
+    if why is None or why == "":
+        return "the tuner stopped"
+    if not isinstance(why, str) or len(why) > MAX_STOP_REASON or not why.isprintable():
+        raise TunerFailure(
+            f"the tuner stopped, and its stop_reason is not one line of at most {MAX_STOP_REASON} characters"
+        )
+    return f"the tuner stopped: {why}"
 
 
 def _usable(proposal: object) -> Proposal | None:

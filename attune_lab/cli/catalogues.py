@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,13 +13,24 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def recipes(as_json: Json = False) -> None:
-    """List the public recipes that ship with attune, by model key.
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this recipe's file.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the public recipes that ship with attune, by model key; with a name, print that recipe's file.
 
-    Example: attune recipes --json
+    Example: attune recipes glm-4.5 > my_recipe.sh
     """
-    from attune_lab.recipe.files import shipped
+    from attune_lab.recipe.files import load, shipped
 
+    if name is not None:
+        file = load(name)
+        emit(
+            {"recipes": [{"name": file.name, "text": file.text}]},
+            as_json=as_json,
+            render=lambda console: console.out(file.text, end="", highlight=False),
+        )
+        return
     rows = [asdict(entry) for entry in shipped()]
     drawn = table("Public recipes (where in its source each stands: --json)", "name", "published for", "source")
     for row in rows:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def gate(
-    baseline: Annotated[str, typer.Option(help="Run folder, log, CSV, or recipe,log.", show_default=False)],
+    baseline: Annotated[
+        str,
+        typer.Option(
+            help="Run folder, Megatron-LM log, CSV (step,lm_loss[,grad_norm]), or recipe,log.", show_default=False
+        ),
+    ],
     candidate: Annotated[str, typer.Option(help="The same for the run to judge.", show_default=False)],
     twin: Annotated[
         list[str] | None, typer.Option(help="A legitimate repeat or variant of the baseline; repeatable.")

@@ -22,7 +22,7 @@ def simulate(
         bool | None,
         typer.Option(
             "--carry-over/--as-is",
-            help="Adapt a recipe that cannot start on this cluster by minimal rules. Default: only shipped recipes.",
+            help="Adapt a recipe that cannot start here or fills over 88 % of the memory. Default: shipped recipes.",
         ),
     ] = None,
     as_json: Json = False,
@@ -43,6 +43,7 @@ def simulate(
     data = _data(estimate, bench.cluster.accelerator.name)
     data["recipe"] = recipe
     data["cluster"] = bench.cluster.name
+    data["warnings"] = list(bench.warnings)
     data["carried_over"] = [asdict(change) for change in bench.carried_over]
     emit(data, as_json=as_json, render=lambda console: _render(console, data))
     if data["status"] != "ok":
@@ -72,6 +73,8 @@ def _render(console: Console, data: dict[str, Any]) -> None:
     from rich.markup import escape
 
     console.print(f"[bold]{escape(data['recipe'])}[/bold] on {data['cluster']}  (simulated, cost model)")
+    for warning in data["warnings"]:
+        console.print(f"  [yellow]warning:[/yellow] {escape(warning)}")
     for change in data["carried_over"]:
         moved = f"{change['key']} {change['before']} -> {change['after']}: {change['why']}"
         console.print(f"  carried over: {moved}", markup=False)

@@ -11,6 +11,12 @@ import typer
 
 from attune_lab.cli.output import ClusterName, Json, RecipeName, console, emit
 
+SEARCH_RULES = (
+    "one-lever, diagnose-first, use-catalog, retry-oom-with-recompute, check-memory-first, re-measure-winner, "
+    "noise-band, stop-when-not-worth-it"
+)
+"""Named here so that `--help` need not import the agent; a test holds it to the agent's own list."""
+
 
 def tune(
     recipe: RecipeName,
@@ -20,12 +26,17 @@ def tune(
     policy: Annotated[
         str | None, typer.Option(help="Policy of the attune tuner; catalog when not given.", show_default=False)
     ] = None,
-    without: Annotated[list[str] | None, typer.Option(help="Switch off a search rule; repeatable.")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help=f"Switch off a search rule; repeatable: {SEARCH_RULES}.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated world and of the tuner.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Campaign folder; resumed when it exists.")] = None,
     carry_over: Annotated[
         bool | None,
-        typer.Option("--carry-over/--as-is", help="Adapt a recipe that cannot start here. Default: shipped recipes."),
+        typer.Option(
+            "--carry-over/--as-is",
+            help="Adapt a recipe that cannot start here or fills over 88 % of the memory. Default: shipped recipes.",
+        ),
     ] = None,
     approve: Annotated[list[str] | None, typer.Option(help="A numerics change you accept, e.g. fp8.")] = None,
     as_json: Json = False,

@@ -338,4 +338,5 @@ def _norm(name: str, base: Curve, cand: Curve, pairs: Pairs, band: Band) -> Chec
             "and too little to prove a fault: run three legitimate twins of the baseline."
         )
         return Check(key, "inconclusive", reason, figures)
-    return Check(key, "pass", f"The {label} agrees (ratio {figures['ratio']:.4g}).", figures)
+    agrees = f"The {label} agrees (ratio {figures['ratio']:.4g}, limit {figures['limit']:.4g})."
+    return Check(key, "pass", agrees, figures)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["pass", "reject", "inconclusive"]
+Outcome = Literal["pass", "reject", "inconclusive", "skipped"]
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,16 @@ class Recipe:
         merged = {**self.environment, **edits}
         return replace(self, environment={k: v for k, v in merged.items() if v is not None})
 
+    def flat(self) -> dict[str, Value]:
+        """Stated settings, and environment variables as ``env.NAME``."""
+        return {**self.settings, **{f"env.{name}": value for name, value in self.environment.items()}}
+
+    def changes_to(self, other: Recipe) -> dict[str, tuple[Value, Value]]:
+        """What `flat` says here and there, where the two differ; None where one is silent."""
+        before, after = self.flat(), other.flat()
+        names = sorted({*before, *after})
+        return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+
     def canonical(self) -> dict[str, Any]:
         """Plain JSON-ready form; the input of `digest` and the form in the store."""
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -15,6 +16,7 @@ from attune_lab.campaign.budget import to_gpu_hours
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attune_lab.campaign import CampaignResult
     from attune_lab.campaign.budget import Budget
     from attune_lab.campaign.store import RunRow
     from attune_lab.contracts import Proposal
@@ -51,14 +53,18 @@ class _Display(Observer):
     def __init__(self, console: Console, bar: Progress) -> None:
         self._console, self._bar = console, bar
         self._task: TaskID = bar.add_task("starting", total=1, bill="", best="")
-        self._runs = 0
-        self._baseline = self._best = 0.0
+        self._runs = self._started = 0
+        self._phase = "starting"
+        self._baselines: list[float] = []
+        self._best = 0.0
 
     def phase(self, name: str) -> None:
-        self._bar.update(self._task, description=_PHASES.get(name, name))
+        self._phase = _PHASES.get(name, name)
+        self._bar.update(self._task, description=self._phase)
 
     def run_started(self, label: str, purpose: str, proposal: Proposal, budget: Budget) -> None:
-        self._bar.update(self._task, description=f"running {label}")
+        self._started += 1
+        self._bar.update(self._task, description=f"running {short_label(label)}")
         self._show_bill(budget)
 
     def run_finished(self, row: RunRow, budget: Budget) -> None:
@@ -67,22 +73,33 @@ class _Display(Observer):
             return
         self._runs += 1
         rate = report.tokens_per_s_per_gpu or 0.0
-        if row.purpose == "baseline" and rate and not self._baseline:
-            self._baseline = rate
+        if row.purpose == "baseline" and rate:
+            self._baselines.append(rate)
         if row.purpose != "twin":
             self._best = max(self._best, rate)
         colour = _COLOURS.get(report.status, "magenta")
-        speed = f"{rate:9,.0f} tokens/s/GPU {100 * (rate / self._baseline - 1):+6.1f} %" if rate else " " * 32
+        speed = f"{rate:9,.0f} tokens/s/GPU {self._gain(rate):8s}" if rate else " " * 32
+        self._bar.update(self._task, description=self._phase)
         self._console.print(
-            f"{row.label:14s} [{colour}]{report.status:12s}[/{colour}] {speed}  {escape(_what(row))}",
+            f"{short_label(row.label):12s} [{colour}]{report.status:12s}[/{colour}] {speed}  {escape(_what(row))}",
             overflow="ellipsis",
             no_wrap=True,
         )
         self._show_bill(budget)
 
+    def finished(self, result: CampaignResult) -> None:
+        if not self._started:
+            self._console.print(
+                "This campaign was finished before; another --seed, --budget or --out begins a new one."
+            )
+
+    def _gain(self, rate: float) -> str:
+        """Against the mean of the baseline runs so far, as in the summary."""
+        return f"{100 * (rate / fmean(self._baselines) - 1):+6.1f} %" if self._baselines else ""
+
     def _show_bill(self, budget: Budget) -> None:
         total, spent = to_gpu_hours(budget.total_us), to_gpu_hours(budget.spent_us)
-        gain = f"best {100 * (self._best / self._baseline - 1):+.1f} %" if self._baseline else ""
+        gain = f"best {self._gain(self._best).strip()}" if self._baselines else ""
         self._bar.update(
             self._task,
             total=total or 1,
@@ -90,6 +107,11 @@ class _Display(Observer):
             bill=f"{self._runs} runs, {spent:,.0f} GPU-h spent, {max(total - spent, 0):,.0f} left",
             best=gain,
         )
+
+
+def short_label(label: str) -> str:
+    """The label of a run as a person reads it: a search run by its number alone."""
+    return label.removesuffix("-search")
 
 
 def _what(row: RunRow) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attune_lab.cli.output import table
+from attune_lab.report.progress import short_label
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +32,7 @@ def render_summary(console: Console, result: Result) -> None:
         console: where to print.
         result: the JSON object of `attune tune`.
     """
+    _warnings(console, result)
     _carried_over(console, result)
     _runs(console, result)
     _lost(console, result)
@@ -44,7 +46,9 @@ def _headline(result: Result) -> Panel:
     band = f"noise band {result['noise_band_pct']:.2f} %"
     if result["kept_baseline"]:
         title, colour = "The recipe is kept as it was", "yellow"
-        first = f"Nothing gained more than the noise and passed the gate: {_rate(before)} stays ({band})"
+        tried = sum(run["purpose"] == "search" for run in result["runs"])
+        lost = "Nothing that was tried gained more than the noise and passed the gate" if tried else "Nothing was tried"
+        first = f"{lost}: {_rate(before)} stays ({band})"
     else:
         title, colour = f"{result['gain_pct']:+.1f} % throughput, and it still trains the same model", "green"
         low, high = result["gain_interval_pct"]
@@ -84,13 +88,20 @@ def _carried_over(console: Console, result: Result) -> None:
 def _runs(console: Console, result: Result) -> None:
     baseline = result["baseline_tokens_per_s_per_gpu"]
     right = ("tokens/s/GPU", "gain", "GPU-h")
-    drawn = table("Run by run", "run", "outcome", *right, "what was tried, and why", right=right)
+    drawn = table(
+        "Run by run, each change on top of the best recipe before it",
+        "run",
+        "outcome",
+        *right,
+        "what was tried, and why",
+        right=right,
+    )
     for run in result["runs"]:
         rate = run["tokens_per_s_per_gpu"]
         colour = _STATUS_COLOURS.get(run["status"], "magenta")
         why = f"[dim]{escape(run['reason'][:_LONGEST])}[/dim]" if run["reason"] else ""
         drawn.add_row(
-            run["label"].removesuffix("-search"),
+            short_label(run["label"]),
             "[dim]repeat[/dim]" if run["repeated"] else f"[{colour}]{run['status']}[/{colour}]",
             f"{rate:,.0f}" if rate else "-",
             f"{100 * (rate / baseline - 1):+.1f} %" if rate and baseline else "-",
@@ -98,6 +109,11 @@ def _runs(console: Console, result: Result) -> None:
             "\n".join(filter(None, (_changes(run["changed"]), why))),
         )
     console.print(drawn)
+
+
+def _warnings(console: Console, result: Result) -> None:
+    for warning in result["warnings"]:
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
 
 def _gate(console: Console, result: Result) -> None:
@@ -114,9 +130,7 @@ def _lost(console: Console, result: Result) -> None:
         return
     console.print("[bold]Rejected, and why[/bold]")
     drawn = _grid()
-    for labels, reason in _grouped(
-        (entry["label"].removesuffix("-search"), entry["reason"]) for entry in result["lost"]
-    ):
+    for labels, reason in _grouped((short_label(entry["label"]), entry["reason"]) for entry in result["lost"]):
         drawn.add_row(labels, escape(reason))
     console.print(drawn)
     console.print()

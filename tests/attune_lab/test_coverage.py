@@ -26,9 +26,11 @@ LESSONS = data("lessons.yaml")["lessons"]
 
 
 def settings_of(parameter: str) -> list[str]:
-    """What a parameter of the space writes; `layout: best` in a lesson moves the sizes together."""
+    """What a parameter writes; in a lesson `layout: best` moves the sizes, `neighbour: any` whatever there is."""
     if parameter == "layout":
         return [key for key, entry in SPACE.items() if entry.get("kind") == "size"]
+    if parameter == "neighbour":
+        return [name for key, entry in SPACE.items() for name in entry.get("settings", [key])]
     return list(SPACE[parameter].get("settings", [parameter]))
 
 

@@ -138,6 +138,49 @@ def test_a_node_failure_is_charged_and_retried(tmp_path: Path, broken: int) -> N
     assert result.kept_baseline == (broken == 3)
 
 
+class Explaining(ScriptedTuner):
+    stop_reason: Any = "nothing legal is left to try"
+
+
+class ExplainingAtLength(Explaining):
+    stop_reason = "because " * 100
+
+
+class ExplainingOnTwoLines(Explaining):
+    stop_reason = "enough\nsaid"
+
+
+class ExplainingWithANumber(Explaining):
+    stop_reason = 7
+
+
+class Silent(Explaining):
+    stop_reason = ""
+
+
+class Choking(Explaining):
+    @property
+    def stop_reason(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("tuner", "reason"),
+    [
+        (Explaining, "the tuner stopped: nothing legal is left to try"),
+        (Silent, "the tuner stopped"),
+        (ExplainingAtLength, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
+        (ExplainingOnTwoLines, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
+        (ExplainingWithANumber, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
+        (Choking, "the tuner failed (RuntimeError: no words)"),
+    ],
+)
+def test_a_tuner_may_say_why_it_stops(tmp_path: Path, tuner, reason: str) -> None:
+    result = campaign(tmp_path, tuner_factory=lambda task: tuner(task.baseline, [{"tp": 2}]))
+    assert result.stop_reason == reason
+    assert len(result.runs) > 3
+
+
 class Raising(ScriptedTuner):
     def tell(self, proposal, report):
         if proposal.changed:

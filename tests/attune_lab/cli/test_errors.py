@@ -166,3 +166,26 @@ def test_options_the_tuner_does_not_have_are_refused_before_anything_is_spent(at
     out = tmp_path / "c"
     assert "policy" in _refused(attune(*_tune(**{"--tuner": "random", "--policy": "catalog", "--out": str(out)})))
     assert not out.exists()
+
+
+def test_help_names_the_search_rules_of_the_agent():
+    from attune_lab.agent.rules import RULES
+    from attune_lab.cli.tune import SEARCH_RULES
+
+    assert SEARCH_RULES.split(", ") == [rule.name for rule in RULES]
+
+
+def test_a_misspelt_flag_is_named_with_the_nearest(attune, tmp_path):
+    path = tmp_path / "recipe.sh"
+    path.write_text(SCRIPT.read_text().replace("--sequence-parallel", "--sequence-paralel --my-team-flag 3"))
+    foreign, near = attune("simulate", path, "--cluster", "8xH200-SXM5-141GB", "--json").json["warnings"]
+    assert "did you mean --sequence-parallel?" in near
+    assert foreign.startswith("--my-team-flag")
+
+
+def test_a_shipped_recipe_can_be_had_as_a_file(attune, tmp_path):
+    printed = attune("recipes", "glm-4.5")
+    path = tmp_path / "mine.sh"
+    path.write_text(printed.stdout)
+    assert attune("simulate", path, "--cluster", "128xH200-SXM5-141GB", "--json").code == 0
+    assert attune("recipes", "glm-4.5", "--json").json["recipes"][0]["text"] == printed.stdout
