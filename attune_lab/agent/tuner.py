@@ -11,6 +11,7 @@ from attune_lab.agent import lessons
 from attune_lab.agent.calibration import Calibration, MemoryCheck
 from attune_lab.agent.diagnosis import diagnose
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
+from attune_lab.agent.jumps import OVERLAPS
 from attune_lab.agent.moves import resolve, touches_layout
 from attune_lab.agent.policy import (
     Candidate,
@@ -138,8 +139,10 @@ class AttuneTuner:
         self._lost(proposal)
         if report.status == "oom":
             self._follow_up = self._with_recompute(trial) if RETRY_OOM in self._rules else None
-        elif not touches_layout(proposal.changed):
-            self._broken |= {(key, after) for key, (_, after) in proposal.changed.items()}
+            return
+        is_jump = touches_layout(proposal.changed)  # its sizes may work with other settings, its overlaps are suspect
+        suspects = (key for key in proposal.changed if not is_jump or key in OVERLAPS)
+        self._broken |= {(key, proposal.changed[key][1]) for key in suspects}
 
     def _scales_gradients(self, report: RunReport) -> bool:
         """Whether the first gradient norm is not the baseline's: a fault that Adam hides from the loss."""
