@@ -27,6 +27,8 @@ _WRITTEN_AS = {
 }
 """Effective variables that stand for a setting under another name."""
 
+_VERSIONS = ("mcore", "te_version", "torch_version")
+
 
 @dataclass(frozen=True)
 class Constraint:
@@ -107,6 +109,11 @@ def violations(values: Mapping[str, Any]) -> list[Finding]:
     return [_finding(rule, values) for rule in constraints() if _broken(rule, values)]
 
 
+def breaks(rule_id: str, values: Mapping[str, Any]) -> bool:
+    """Effective settings ``values`` break the rule called ``rule_id``."""
+    return any(_broken(rule, values) for rule in constraints() if rule.id == rule_id)
+
+
 def can_start(values: Mapping[str, Any]) -> bool:
     """No rule of severity ``error`` is broken by effective settings ``values``; the quick form of `errors`."""
     return not any(_broken(rule, values) for rule in _refusals())
@@ -144,7 +151,8 @@ def _fact(name: str, value: Any) -> str:
         return ""
     if name == "world_size":
         return f"{value} GPUs"
-    shown = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    between = "." if name in _VERSIONS else " "
+    shown = between.join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     setting = registry().get(_WRITTEN_AS.get(name, name))
     label = setting.flags[0] if setting and setting.flags else name
     return label if value is True and label.startswith("--") else f"{label} {shown}"

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Set
 from typing import Any
 
+from attune_lab.recipe.constraints import breaks
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.recipe import Recipe, Value
 from simulator.hardware import ClusterSpec
@@ -54,12 +55,14 @@ def _sizes(now: Mapping[str, Any], then: Mapping[str, Any], edited: Recipe) -> d
 
 
 def _overlaps(now: Mapping[str, Any]) -> dict[str, Value]:
-    """Overlaps that cannot live without another are dropped with it."""
+    """Overlaps that cannot live without another, or with the new dispatcher, are dropped."""
     edits: dict[str, Value] = {}
     if now["overlap_param_gather"] and not now["overlap_grad_reduce"]:
         edits["overlap_param_gather"] = None
     if now["delay_wgrad"] and not now["ep_overlap"]:
         edits["delay_wgrad"] = None
+    if breaks("M11", now):  # not every dispatcher of every release can run shared experts meanwhile
+        edits["shared_expert_overlap"] = None
     return edits
 
 

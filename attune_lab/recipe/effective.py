@@ -18,8 +18,9 @@ from simulator.hardware import ClusterSpec
 
 __all__ = ["effective", "shape_of"]
 
-DEFAULT_VERSIONS: Mapping[str, tuple[int, ...]] = {"torch": (2, 9), "te": (2, 12)}
-"""Assumed where a recipe names none: the releases that go with the commit the constraints were read from."""
+DEFAULT_VERSIONS: Mapping[str, tuple[int, ...]] = {"mcore": (0, 16), "torch": (2, 9), "te": (2, 12)}
+"""Assumed where a recipe names none. Of Megatron-Core the oldest release the constraints were checked with: what it
+takes newer ones take too."""
 
 _BROAD_MODULES = {"mlp", "moe"}
 
@@ -84,10 +85,10 @@ def _environment(env: Mapping[str, str], attention_backend: str) -> dict[str, An
 
 
 def _versions(named: Mapping[str, str]) -> dict[str, Any]:
-    """Versions by library as tuples; ``torch_version`` and ``te_version`` always have a value."""
+    """Versions by library as tuples; ``mcore``, ``torch_version`` and ``te_version`` always have a value."""
     read = versions(named)
     known = {**DEFAULT_VERSIONS, **read}
-    return {**read, "torch_version": known["torch"], "te_version": known["te"]}
+    return {**read, "mcore": known["mcore"], "torch_version": known["torch"], "te_version": known["te"]}
 
 
 def _known_vocabulary(recipe: Recipe) -> int:

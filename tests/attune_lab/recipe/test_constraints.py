@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +63,12 @@ def test_rules_need_no_python() -> None:
         ({"mtp_num_layers": 1, "vpp": None, "pp_layout": "Et*8|t*4|t*4|t*4|m|t*4|t*4|t*4L"}, ["P10"]),
         ({"vpp": 3}, ["P02"]),
         ({"dispatcher": "flex", "flex_backend": "deepep"}, []),
+        ({"dispatcher": "flex", "shared_expert_size": 2048, "shared_expert_overlap": True}, ["M11"]),
+        ({"dispatcher": "alltoall", "shared_expert_size": 2048, "shared_expert_overlap": True}, []),
+        ({"cuda_graph_impl": "full_iteration", "check_nan": False}, ["G11"]),
+        ({"cuda_graph_impl": "local", "cuda_graph_modules": ("full_iteration",), "check_nan": False}, []),
+        ({"ep_overlap": True, "mtp_num_layers": 1, "tp": 1, "sequence_parallel": None}, []),
+        ({"ep_overlap": True, "mtp_num_layers": 1, "pp": 1, "vpp": None, "tp": 1, "sequence_parallel": None}, ["M23"]),
         ({"fp8": "hybrid"}, []),
         ({"recompute_granularity": "full"}, ["R01"]),
         ({"cp": 3}, ["L01", "L12", "L13"]),
@@ -68,6 +76,14 @@ def test_rules_need_no_python() -> None:
 )
 def test_recipes_that_break_rules(edits, ids) -> None:
     assert [finding.id for finding in check(moe(**edits), cluster())] == ids
+
+
+@pytest.mark.parametrize(("release", "ids"), [("0.16.1", ["M11"]), ("0.17.0", []), ("nightly", ["M11"])])
+def test_rules_are_those_of_the_release_a_recipe_names(release, ids) -> None:
+    overlapped = moe(dispatcher="flex", shared_expert_size=2048, shared_expert_overlap=True)
+    found = check(replace(overlapped, versions={"mcore": release}), cluster())
+    assert [finding.id for finding in found] == ids
+    assert all("mcore 0.16" in finding.message for finding in found)
 
 
 SIZES = ("tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "layers_per_vstage", "first_stage_layers", "kv_groups",
