@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,19 @@ COARSE = 12
 """Layouts of the coarse pass whose other sizes are refined."""
 
 SHORTLIST = 24
-"""Layouts whose levels of recomputation are priced."""
+"""Layouts whose levels of recomputation and overlaps are priced."""
+
+OVERLAPS = ("ep_overlap", "tp_comm_overlap")
+"""What hides the communication of a layout. A layout may be worth its communication only where it is hidden, and
+the overlap may be legal only on that layout: neither is found by moving one of them."""
 
 Layout = tuple[int, ...]
+Extras = tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True)
 class Jump:
-    """A layout with the recomputation it needs, and what the cost model expects of it."""
+    """A layout with the recomputation and the overlaps it needs, and what the cost model expects of it."""
 
     layout: Layout
     recipe: Recipe
@@ -47,24 +52,33 @@ class JumpFinder:
     def __init__(self, space: SearchSpace, cost_model: CostModel) -> None:
         self._space, self._cost_model = space, cost_model
         self._legal = {tuple(row[key] for key in LAYOUT) for row in space.enumerate_layouts()}
-        self._levels = space.parameters["recompute"].choices
+        levels, overlaps = space.parameters["recompute"].choices, [key for key in OVERLAPS if key in space.parameters]
+        self._leanest: Extras = (("recompute", levels[0]),)
+        self._strongest: Extras = (("recompute", levels[-1]),)
+        keys = ("recompute", *overlaps)
+        self._extras: list[Extras] = [
+            tuple(zip(keys, values, strict=True))
+            for values in itertools.product(levels, *(space.parameters[key].choices for key in overlaps))
+        ]
         self._from = ""
         self._grid: list[Layout] = []
-        self._priced: dict[tuple[Layout, Value], Jump | None] = {}
+        self._priced: dict[tuple[Layout, Extras], Jump | None] = {}
 
-    def find(self, recipe: Recipe, *, memory_limit: float) -> list[Jump]:
+    def find(self, recipe: Recipe, *, memory_limit: float, broken: Collection[tuple[str, Value]] = ()) -> list[Jump]:
         """One jump a layout, fastest first; layouts that fit at no level are left out.
 
         Args:
             memory_limit: largest predicted peak that is accepted, as a fraction of capacity.
+            broken: (setting, value) that a jump must not bring along.
         """
         if recipe.digest != self._from:  # only the limit changes between questions about one recipe
             self._from, self._grid, self._priced = recipe.digest, self._nearest(recipe), {}
         coarse = self._lean(recipe, self._grid, memory_limit)[:COARSE]
         finer = {layout for jump in coarse for layout in self._variants(jump.layout)}
         lean = sorted(coarse + self._lean(recipe, finer, memory_limit), key=_step_time)[:SHORTLIST]
+        extras = [extra for extra in self._extras if not any(item in broken for item in extra)]
         fastest: dict[Layout, Jump] = {}
-        for jump in lean + self._price(recipe, [jump.layout for jump in lean], self._levels[1:]):
+        for jump in lean + self._price(recipe, [jump.layout for jump in lean], extras):
             if _fits(jump.estimate, memory_limit):
                 fastest[jump.layout] = min(fastest.get(jump.layout, jump), jump, key=_step_time)
         return sorted(fastest.values(), key=_step_time)
@@ -92,24 +106,24 @@ class JumpFinder:
     def _lean(self, recipe: Recipe, layouts: Iterable[Layout], memory_limit: float) -> list[Jump]:
         """Layouts without recomputation, fastest first, where they would fit at least with the strongest."""
         layouts = sorted(layouts)
-        strongest = self._price(recipe, layouts, self._levels[-1:])
+        strongest = self._price(recipe, layouts, [self._strongest])
         fitting = {jump.layout for jump in strongest if _fits(jump.estimate, memory_limit)}
-        lean = self._price(recipe, layouts, self._levels[:1])
+        lean = self._price(recipe, layouts, [self._leanest])
         return sorted((jump for jump in lean if jump.layout in fitting), key=_step_time)
 
-    def _price(self, recipe: Recipe, layouts: Iterable[Layout], levels: Iterable[Value]) -> list[Jump]:
-        """Launchable combinations of ``layouts`` and levels of recomputation; new ones in one call of the model."""
-        wanted = list(itertools.product(layouts, levels))
+    def _price(self, recipe: Recipe, layouts: Iterable[Layout], extras: Iterable[Extras]) -> list[Jump]:
+        """Launchable combinations of ``layouts`` and ``extras``; new ones in one call of the model."""
+        wanted = list(itertools.product(layouts, extras))
         new = [key for key in wanted if key not in self._priced]
-        drafts = [self._apply(recipe, layout, level) for layout, level in new]
+        drafts = [self._apply(recipe, layout, extra) for layout, extra in new]
         for key, draft, estimate in zip(new, drafts, self._cost_model.estimate(drafts), strict=True):
             self._priced[key] = None if estimate.problems else Jump(key[0], draft, estimate)
         return [jump for key in wanted if (jump := self._priced[key]) is not None]
 
-    def _apply(self, recipe: Recipe, layout: Layout, level: Value) -> Recipe:
+    def _apply(self, recipe: Recipe, layout: Layout, extras: Extras) -> Recipe:
         sizes = zip(LAYOUT, layout, strict=True)
         edits: dict[str, Value] = {key: size for key, size in sizes if key in self._space.parameters}
-        return self._space.apply(recipe, {**edits, "recompute": level})
+        return self._space.apply(recipe, {**edits, **dict(extras)})
 
 
 def _fits(estimate: Estimate, memory_limit: float) -> bool:

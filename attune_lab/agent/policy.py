@@ -140,7 +140,7 @@ class CatalogPolicy:
     def _jumps(self, situation: Situation, lesson: Lesson) -> list[Candidate]:
         best = situation.best.recipe
         limit = 1.0 + situation.memory.margin if CHECK_MEMORY in self._rules else math.inf
-        jumps = self._jump_finder.find(best, memory_limit=limit)
+        jumps = self._jump_finder.find(best, memory_limit=limit, broken=situation.broken)
         why = f"best of {len(jumps)} layouts that the cost model expects to fit"
         return [Candidate(j.recipe, _edits(self._space, best, j.recipe), why, lesson, j.estimate) for j in jumps]
 

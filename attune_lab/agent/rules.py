@@ -17,7 +17,9 @@ class Rule:
     statement: str
 
 
-ONE_LEVER = Rule("one-lever", "a proposal moves one lever; a layout counts as one")
+ONE_LEVER = Rule(
+    "one-lever", "a proposal moves one lever; a layout with the recomputation and overlap it needs counts as one"
+)
 DIAGNOSE_FIRST = Rule("diagnose-first", "a lesson is considered only when one of its symptoms shows")
 USE_CATALOG = Rule("use-catalog", "moves come from the catalog of lessons")
 RETRY_OOM = Rule("retry-oom-with-recompute", "a layout out of memory is tried again with more recomputation")

@@ -10,7 +10,8 @@ from typing import Any
 from attune_lab.agent import lessons
 from attune_lab.agent.calibration import Calibration, MemoryCheck
 from attune_lab.agent.diagnosis import diagnose
-from attune_lab.agent.history import MAX_FAULTS, History, Trial
+from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
+from attune_lab.agent.jumps import OVERLAPS
 from attune_lab.agent.moves import resolve, touches_layout
 from attune_lab.agent.policy import (
     Candidate,
@@ -41,6 +42,10 @@ OPTIONS = ("policy", "without")
 
 CONVINCING = 3.0
 """A gain of this many noise bands needs no second measurement, unless it comes from a new layout."""
+
+GRADIENT_FACTOR = 1.25
+"""Legitimate layouts move the first gradient norm by up to 10 % (NVIDIA-NeMo/Megatron-Bridge#5411). Beyond this
+factor gradients are scaled, lost or counted twice, and the gate would not let the recipe pass."""
 
 
 class AttuneTuner:
@@ -105,7 +110,7 @@ class AttuneTuner:
             return
         if proposal.recipe.digest == self._best.recipe.digest:
             self._best = trial
-        elif report.status == "ok":
+        elif report.status == "ok" and not self._scales_gradients(report):
             self._judge(proposal, trial)
         else:
             self._give_up(proposal, trial, report)
@@ -115,7 +120,11 @@ class AttuneTuner:
         band = self._band(trial) if NOISE_BAND in self._rules else 0.0
         gain = (self._best.step_time_s or math.inf) / (trial.step_time_s or math.inf) - 1.0
         if not gain > band:
-            self._lost(proposal)
+            if RE_MEASURE in self._rules and trial.answers == 1 and _disappoints(proposal, gain):
+                why = f"measured {gain:+.1%} tokens/s, far below what is expected: a slow node? measure again"
+                self._follow_up = replace(proposal, recipe=trial.recipe, reason=why, remeasure=True)
+            else:
+                self._lost(proposal)
             return
         doubtful = touches_layout(proposal.changed) or gain < CONVINCING * band
         if RE_MEASURE in self._rules and doubtful and trial.answers == 1 and math.isfinite(gain):
@@ -130,8 +139,18 @@ class AttuneTuner:
         self._lost(proposal)
         if report.status == "oom":
             self._follow_up = self._with_recompute(trial) if RETRY_OOM in self._rules else None
-        elif not touches_layout(proposal.changed):
-            self._broken |= {(key, after) for key, (_, after) in proposal.changed.items()}
+            return
+        is_jump = touches_layout(proposal.changed)  # its sizes may work with other settings, its overlaps are suspect
+        suspects = (key for key in proposal.changed if not is_jump or key in OVERLAPS)
+        self._broken |= {(key, proposal.changed[key][1]) for key in suspects}
+
+    def _scales_gradients(self, report: RunReport) -> bool:
+        """Whether the first gradient norm is not the baseline's: a fault that Adam hides from the loss."""
+        baseline = self._history.get(self._task.baseline)
+        norms = next((run.grad_norm for run in baseline.reports if run.grad_norm), ()) if baseline else ()
+        if not norms or not report.grad_norm or min(norms[0], report.grad_norm[0]) <= 0:
+            return False
+        return abs(math.log(report.grad_norm[0] / norms[0])) > math.log(GRADIENT_FACTOR)
 
     def _with_recompute(self, trial: Trial) -> Proposal | None:
         """The same layout with the narrowest further recomputation that should fit, or None."""
@@ -206,6 +225,12 @@ class AttuneTuner:
         if proposal.lesson:
             wins, losses = self._evidence.get(proposal.lesson, (0, 0))
             self._evidence[proposal.lesson] = (wins, losses + 1)
+
+
+def _disappoints(proposal: Proposal, gain: float) -> bool:
+    """Whether a flag did so much worse than expected that a slow node, rather than the flag, must be asked."""
+    expected = proposal.predicted.get("gain", 0.0)
+    return not touches_layout(proposal.changed) and (1 + gain) * SLOW_RUN < 1 + expected
 
 
 def _rulebook(options: Mapping[str, Any]) -> Rulebook:
