@@ -87,8 +87,14 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
 
 def default_folder(request: TuneRequest) -> Path:
     """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced."""
-    words = (Path(request.recipe).stem, request.cluster, request.budget, request.tuner, f"seed{request.seed}")
-    return Path("campaigns") / "-".join(re.sub(r"[^A-Za-z0-9._@]+", "_", word) for word in words)
+    words = (
+        re.sub(r"\.(sh|ya?ml)$", "", Path(request.recipe).name),
+        request.cluster,
+        request.budget,
+        request.tuner,
+        f"seed{request.seed}",
+    )
+    return Path("campaigns") / "-".join(re.sub(r"[^A-Za-z0-9._@-]+", "_", word) for word in words)
 
 
 def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
