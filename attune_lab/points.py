@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attune_lab.contracts import UserError
+from attune_lab.recipe.jobs import GRAPH_PARTS, RECOMPUTE_MODULES
 from simulator.hardware import ClusterSpec, parse_cluster
 from simulator.job import Dispatcher, Graph, Precision, Recompute
 from simulator.models import ModelShape, models
@@ -42,33 +43,20 @@ _PRECISIONS = {
     "mxfp8": Precision.MXFP8,
     "nvfp4": Precision.NVFP4,
 }
-_RECOMPUTE_MODULES = {
-    "core_attn": Recompute.CORE_ATTN,
-    "moe_act": Recompute.MOE_ACT,
-    "layernorm": Recompute.LAYERNORM,
+_RECOMPUTE_WORDS = {
+    **RECOMPUTE_MODULES,
     "norm": Recompute.LAYERNORM,
-    "mla_up_proj": Recompute.MLA_UP_PROJ,
-    "mlp": Recompute.MLP,
-    "moe": Recompute.MOE,
     "act": Recompute.MOE_ACT,
     "shared_expert": Recompute.SHARED_EXPERTS,
-    "shared_experts": Recompute.SHARED_EXPERTS,
     "per_op": Recompute.LAYERNORM | Recompute.CORE_ATTN,
     "per_op_sac": Recompute.LAYERNORM | Recompute.CORE_ATTN,
 }
+"""Megatron's module names, and the words other frameworks' pages use."""
 _DISPATCHERS = {
     "allgather": Dispatcher.ALLGATHER,
     "alltoall": Dispatcher.ALLTOALL,
     "deepep": Dispatcher.DEEPEP,
     "hybridep": Dispatcher.HYBRIDEP,
-}
-_GRAPH_PARTS = {
-    "attn": Graph.ATTN,
-    "mlp": Graph.MLP,
-    "moe_router": Graph.MOE_ROUTER,
-    "moe_preprocess": Graph.MOE_PREPROCESS,
-    "moe": Graph.MOE,
-    "full_iteration": Graph.FULL_ITERATION,
 }
 _NO_SEQUENCE_PARALLEL = frozenset({"Megatron-DeepSpeed", "DeepSpeed", "InternEvo", "ColossalAI"})
 _UNFUSED_ATTENTION = frozenset({"Megatron-DeepSpeed"})  # predates fused attention kernels
@@ -286,7 +274,7 @@ def _recompute(
         return Recompute.FULL, max(shape.layers // layout["pp"] // layout["vpp"] // 2, 1)
     bits = Recompute.NONE
     for module in filter(None, (modules or "core_attn").split("+")):
-        bits |= _choice(_RECOMPUTE_MODULES, module, "recompute module")
+        bits |= _choice(_RECOMPUTE_WORDS, module, "recompute module")
     return bits, 0
 
 
@@ -317,5 +305,5 @@ def _levers(knobs: Mapping[str, str]) -> dict[str, Any]:
         levers["cuda_graph"] = Graph.FULL_ITERATION
     elif knobs.get("cuda_graph", "") in ("transformer_engine", "local"):
         parts = knobs.get("cuda_graph_scope", "attn").split("+")
-        levers["cuda_graph"] = sum(_GRAPH_PARTS.get(part, Graph.NONE) for part in parts)
+        levers["cuda_graph"] = sum(GRAPH_PARTS.get(part, Graph.NONE) for part in parts)
     return levers

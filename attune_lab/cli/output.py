@@ -19,6 +19,13 @@ _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster, e.g. 64xH200-SXM5-141GB (see attune clusters).")]
+CarryOver = Annotated[
+    bool | None,
+    typer.Option(
+        "--carry-over/--as-is",
+        help="Adapt a recipe that cannot start here or fills over 88 % of the memory. Default: shipped recipes.",
+    ),
+]
 RecipeName = Annotated[str, typer.Argument(help="A recipe file, or a name from attune recipes.", show_default=False)]
 
 

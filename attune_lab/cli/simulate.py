@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attune_lab.cli.output import ClusterName, Json, RecipeName, emit, table
+from attune_lab.cli.output import CarryOver, ClusterName, Json, RecipeName, emit, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 def simulate(
     recipe: RecipeName,
     cluster: ClusterName,
-    carry_over: Annotated[
-        bool | None,
-        typer.Option(
-            "--carry-over/--as-is",
-            help="Adapt a recipe that cannot start here or fills over 88 % of the memory. Default: shipped recipes.",
-        ),
-    ] = None,
+    carry_over: CarryOver = None,
     as_json: Json = False,
 ) -> None:
     """Step time, throughput, memory per stage and breakdown of one recipe, by the cost model.

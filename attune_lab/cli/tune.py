@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from attune_lab.cli.output import ClusterName, Json, RecipeName, console, emit
+from attune_lab.cli.output import CarryOver, ClusterName, Json, RecipeName, console, emit
 
 SEARCH_RULES = (
     "one-lever, diagnose-first, use-catalog, retry-oom-with-recompute, check-memory-first, re-measure-winner, "
@@ -31,13 +31,7 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated world and of the tuner.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Campaign folder; resumed when it exists.")] = None,
-    carry_over: Annotated[
-        bool | None,
-        typer.Option(
-            "--carry-over/--as-is",
-            help="Adapt a recipe that cannot start here or fills over 88 % of the memory. Default: shipped recipes.",
-        ),
-    ] = None,
+    carry_over: CarryOver = None,
     approve: Annotated[list[str] | None, typer.Option(help="A numerics change you accept, e.g. fp8.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -23,7 +23,7 @@ _FP8 = {
     "blockwise": Precision.FP8_BLOCKWISE,
     "mxfp8": Precision.MXFP8,
 }
-_RECOMPUTE = {
+RECOMPUTE_MODULES = {
     "core_attn": Recompute.CORE_ATTN,
     "moe_act": Recompute.MOE_ACT,
     "layernorm": Recompute.LAYERNORM,
@@ -39,7 +39,7 @@ _DISPATCHER = {
     ("flex", "deepep"): Dispatcher.DEEPEP,
     ("flex", "hybridep"): Dispatcher.HYBRIDEP,
 }
-_GRAPH = {
+GRAPH_PARTS = {
     "attn": Graph.ATTN,
     "mlp": Graph.MLP,
     "moe": Graph.MOE,
@@ -138,7 +138,7 @@ def _bits(table: Mapping[str, Any], names: Iterable[str], none: Any) -> Any:
 def _recompute(values: Mapping[str, Any]) -> Recompute:
     if values["recompute_granularity"] == "full":
         return Recompute.FULL
-    bits: Recompute = _bits(_RECOMPUTE, values["recompute_modules"], Recompute.NONE)
+    bits: Recompute = _bits(RECOMPUTE_MODULES, values["recompute_modules"], Recompute.NONE)
     return bits
 
 
@@ -156,7 +156,7 @@ def _graph(values: Mapping[str, Any]) -> Graph:
         return Graph.NONE
     if values["cuda_graph_impl"] == "full_iteration":
         return Graph.FULL_ITERATION
-    bits: Graph = _bits(_GRAPH, values["cuda_graph_modules"] or ("full",), Graph.NONE)
+    bits: Graph = _bits(GRAPH_PARTS, values["cuda_graph_modules"] or ("full",), Graph.NONE)
     return bits if values["num_experts"] else bits & ~Graph.MOE
 
 
