@@ -14,7 +14,7 @@ from typing import Any
 from attune_lab.contracts import UserError
 from attune_lab.recipe.jobs import GRAPH_PARTS, RECOMPUTE_MODULES
 from simulator.hardware import ClusterSpec, parse_cluster
-from simulator.job import Dispatcher, Graph, Precision, Recompute
+from simulator.job import Dispatcher, Graph, Precision, Recompute, Schedule
 from simulator.models import ModelShape, models
 
 MEASURED_COLUMNS = frozenset(
@@ -58,6 +58,20 @@ _DISPATCHERS = {
     "deepep": Dispatcher.DEEPEP,
     "hybridep": Dispatcher.HYBRIDEP,
 }
+_SCHEDULES = {
+    "1f1b": Schedule.ONE_F_ONE_B,
+    "interleaved1f1b": Schedule.ONE_F_ONE_B,
+    "gpipe": Schedule.GPIPE,
+    "loopedbfs": Schedule.GPIPE,
+    "afab": Schedule.GPIPE,
+    "zbh1": Schedule.ZB_H1,
+    "interleavedzerobubble": Schedule.ZB_H1,
+    "zbv": Schedule.ZB_V,
+    "zbvzerobubble": Schedule.ZB_V,
+    "dualpipe": Schedule.DUALPIPE,
+    "dualpipev": Schedule.DUALPIPE_V,
+}
+"""Names of pipeline schedules in torch, nanotron and papers, in lower case."""
 _NO_SEQUENCE_PARALLEL = frozenset({"Megatron-DeepSpeed", "DeepSpeed", "InternEvo", "ColossalAI"})
 _UNFUSED_ATTENTION = frozenset({"Megatron-DeepSpeed"})  # predates fused attention kernels
 _DEFAULT_ZERO_STAGE = {
@@ -297,6 +311,8 @@ def _levers(knobs: Mapping[str, str]) -> dict[str, Any]:
             levers[column] = _flag(knobs[knob], False, knob)
     if knobs.get("cross_entropy_fusion", "") not in ("", "0", "none"):
         levers["cross_entropy_fusion"] = True
+    if knobs.get("pp_schedule"):
+        levers["schedule"] = _choice(_SCHEDULES, knobs["pp_schedule"].lower(), "pp_schedule")
     dispatcher = (knobs.get("dispatcher") or knobs.get("moe_dispatcher", "")).removesuffix("(default)")
     dispatcher = dispatcher.removeprefix("flex/")
     if dispatcher in _DISPATCHERS:
