@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.hardware import ClusterSpec, parse_cluster
-from simulator.job import DEFAULTS, GRAPH_PARTS, RECOMPUTE_MODULES, Dispatcher, Graph, Precision, Recompute
+from simulator.job import DEFAULTS, GRAPH_PARTS, RECOMPUTE_MODULES, Dispatcher, Graph, Precision, Recompute, Schedule
 from simulator.models import ModelShape, models
 from simulator.stacks import Stack, stack_of
 
@@ -57,6 +57,20 @@ _DISPATCHERS = {
     "deepep": Dispatcher.DEEPEP,
     "hybridep": Dispatcher.HYBRIDEP,
 }
+_SCHEDULES = {
+    "1f1b": Schedule.ONE_F_ONE_B,
+    "interleaved1f1b": Schedule.ONE_F_ONE_B,
+    "gpipe": Schedule.GPIPE,
+    "loopedbfs": Schedule.GPIPE,
+    "afab": Schedule.GPIPE,
+    "zbh1": Schedule.ZB_H1,
+    "interleavedzerobubble": Schedule.ZB_H1,
+    "zbv": Schedule.ZB_V,
+    "zbvzerobubble": Schedule.ZB_V,
+    "dualpipe": Schedule.DUALPIPE,
+    "dualpipev": Schedule.DUALPIPE_V,
+}
+"""Names of pipeline schedules in torch, nanotron and papers, in lower case."""
 _TRUE, _FALSE = frozenset({"1", "1.0", "true", "True", "yes"}), frozenset({"0", "0.0", "false", "False", "no"})
 
 
@@ -293,6 +307,8 @@ def _levers(knobs: Mapping[str, str]) -> dict[str, Any]:
             levers[column] = _flag(knobs[knob], False, knob)
     if knobs.get("cross_entropy_fusion", "") not in ("", "0", "none"):
         levers["cross_entropy_fusion"] = True
+    if knobs.get("pp_schedule"):
+        levers["schedule"] = _choice(_SCHEDULES, knobs["pp_schedule"].lower(), "pp_schedule")
     dispatcher = (knobs.get("dispatcher") or knobs.get("moe_dispatcher", "")).removesuffix("(default)")
     dispatcher = dispatcher.removeprefix("flex/")
     if dispatcher in _DISPATCHERS:
