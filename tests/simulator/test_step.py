@@ -187,7 +187,8 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
     assert set(SPREAD) <= names
     jobs = make_jobs(
         model("qwen3-30b-a3b"), parse_cluster("64xH100-SXM5-80GB"), gbs=256, mbs=4, seq_len=4096, pp=2, cp=2,
-        tp=[2, 2, 1, 2, 4], ep=[8, 16, 16, 8, 4], dispatcher=[1, 2, 3, 1, 2], ep_overlap=[0, 1, 1, 0, 0], delay_wgrad=[0, 1, 1, 0, 0],
+        tp=[2, 2, 1, 2, 4], ep=[8, 16, 16, 8, 4], dispatcher=[1, 2, 3, 1, 2], ep_overlap=[0, 1, 1, 0, 0],
+        delay_wgrad=[0, 1, 1, 0, 0],
         vpp=[1, 2, 2, 1, 1], precision=[0, 0, 1, 0, 0], optimizer_offload=[0, 0, 0, 0, 1.0],
         permute_fusion=[1, 1, 1, 0, 1], compiled=[1, 0, 0, 0, 0],
         overlap_grad_reduce=[1, 1, 1, 0, 1], tp_comm_overlap=[0, 1, 0, 0, 0], zero_stage=[1, 1, 1, 1, 3],
