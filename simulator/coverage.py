@@ -8,6 +8,7 @@ from __future__ import annotations
 MODELLED: dict[str, str] = {
     "tp": "collectives.tensor_seconds, compute.part_times",
     "pp": "pipeline.pipeline_seconds",
+    "pp_schedule": "pipeline.in_flight, memory.peak_memory",
     "vpp": "pipeline.pipeline_seconds, data_parallel.data_parallel",
     "cp": "collectives.ring_attention_seconds",
     "ep": "collectives.dispatch_seconds",

@@ -80,12 +80,51 @@ class Offload(IntFlag):
     LAYER = 16
 
 
+RECOMPUTE_MODULES: dict[str, Recompute] = {
+    "core_attn": Recompute.CORE_ATTN,
+    "moe_act": Recompute.MOE_ACT,
+    "layernorm": Recompute.LAYERNORM,
+    "mla_up_proj": Recompute.MLA_UP_PROJ,
+    "mlp": Recompute.MLP,
+    "moe": Recompute.MOE,
+    "shared_experts": Recompute.SHARED_EXPERTS,
+}
+"""Megatron-Core's names of what can be recomputed."""
+
+GRAPH_PARTS: dict[str, Graph] = {
+    "attn": Graph.ATTN,
+    "mlp": Graph.MLP,
+    "moe": Graph.MOE,
+    "moe_router": Graph.MOE_ROUTER,
+    "moe_preprocess": Graph.MOE_PREPROCESS,
+    "full": Graph.ATTN | Graph.MLP | Graph.MOE,
+    "full_iteration": Graph.FULL_ITERATION,
+}
+"""Names of what CUDA graphs can capture."""
+
+
+class Schedule(IntEnum):
+    """Order in which a pipeline stage works through its micro-batches.
+
+    **Source:** PipeDream-flush and interleaving arXiv 2104.04473, GPipe 1811.06965 (interleaved: breadth-first,
+    2211.05953), ZB-H1 2401.10241, ZB-V 2405.15362, DualPipe 2412.19437; V shape of it: torch ``ScheduleDualPipeV``.
+    """
+
+    ONE_F_ONE_B = 0  # one forward, one backward; interleaved where vpp is above 1
+    GPIPE = 1  # all forwards, then all backwards
+    ZB_H1 = 2  # 1F1B with weight gradients moved into the idle times
+    ZB_V = 3  # zero bubble over two chunks a stage, placed down and up again; vpp is not read
+    DUALPIPE = 4  # micro-batches enter from both ends, so that a rank holds two stages
+    DUALPIPE_V = 5  # the same over two chunks a stage, placed down and up again; vpp is not read
+
+
 @dataclass(frozen=True)
 class Jobs:
     """A batch of B training jobs of one model on one cluster. Every array has shape (B,) unless said.
 
     Attributes:
         tp, pp, vpp, cp, ep, etp: parallel sizes; ``vpp`` is 1 without interleaving, ``etp`` is never unset.
+        schedule: a `Schedule`.
         mbs, gbs: sequences per micro-batch and per step.  seq_len: tokens per sequence.
         stage_layers: decoder layers on each pipeline stage, shape (B, P), zero-padded; rows sum to the model's.
         recompute: bits of `Recompute`.  recompute_layers: with FULL, layers per virtual stage that are
@@ -110,6 +149,7 @@ class Jobs:
     cp: Ints
     ep: Ints
     etp: Ints
+    schedule: Ints
     mbs: Ints
     gbs: Ints
     seq_len: Ints
@@ -171,6 +211,13 @@ class Jobs:
         return size
 
     @property
+    def last_stage(self) -> Ints:
+        """Pipeline stage of the final layers and the head, shape (B,): the first one where chunks form a V."""
+        folded = (self.schedule == Schedule.ZB_V) | (self.schedule == Schedule.DUALPIPE_V)
+        stage: Ints = np.where(folded, 0, self.pp - 1)
+        return stage
+
+    @property
     def num_microbatches(self) -> Ints:
         """Micro-batches per step and data-parallel rank, shape (B,)."""
         count: Ints = np.maximum(self.gbs // (self.mbs * self.dp), 1)
@@ -204,7 +251,7 @@ def hidden_shards(jobs: Jobs) -> Floats:
 
 DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
-    "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
+    "schedule": Schedule.ONE_F_ONE_B, "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
     "dispatcher": Dispatcher.ALLTOALL, "cuda_graph": Graph.NONE, "offload": Offload.NONE, "zero_stage": 1,
     "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0,
     "main_grad_bytes": 4.0, "main_param_bytes": 4.0, "moment_bytes": 8.0, "optimizer_offload": 0.0,

@@ -14,6 +14,7 @@ from simulator.activations import kept_fully_recomputed, layer_activations, rout
 from simulator.job import Dispatcher, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics
 from simulator.models import Parameters, parameters
+from simulator.pipeline import held_by_rank, in_flight
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -79,14 +80,15 @@ class _Stages:
     @classmethod
     def of(cls, jobs: Jobs) -> _Stages:
         stage = np.arange(jobs.stage_layers.shape[1])[None, :]
-        pp = jobs.pp[:, None]
-        dense = dense_layers(jobs)
+        own = dense_layers(jobs)
+        ends = [np.broadcast_to(stage == end, own.shape) for end in (0, jobs.last_stage[:, None])]
+        first, last, dense, moe = (held_by_rank(jobs, a * 1.0) for a in (*ends, own, jobs.stage_layers - own))
         return cls(
-            exists=stage < pp,
-            first=np.broadcast_to(stage == 0, dense.shape),
-            last=stage == pp - 1,
+            exists=stage < jobs.pp[:, None],
+            first=first > 0,
+            last=last > 0,
             dense=dense,
-            moe=jobs.stage_layers - dense,
+            moe=moe,
             in_flight=in_flight(jobs),
         )
 
@@ -104,21 +106,6 @@ def dense_layers(jobs: Jobs) -> Floats:
         dense += np.clip(jobs.model.first_dense_layers - before, 0, chunk) * (rounds < jobs.vpp[:, None])
         rounds += 1
     return dense
-
-
-def in_flight(jobs: Jobs) -> Floats:
-    """Micro-batches whose activations a stage holds at its peak, shape (B, P); fractions of one with interleaving.
-
-    1F1B: p - r. Interleaved: 2 (p - r) - 1 + (v - 1) p chunks of 1 / v.
-
-    **Source:** Megatron-LM core/pipeline_parallel/schedules.py, warm-up micro-batches; arXiv 2104.04473.
-    """
-    stage = np.arange(jobs.stage_layers.shape[1])[None, :]
-    pp, vpp = jobs.pp[:, None], jobs.vpp[:, None]
-    behind = np.maximum(pp - stage, 0)
-    chunks = np.where(vpp > 1, 2 * behind - 1 + (vpp - 1) * pp, behind)
-    held: Floats = np.clip(chunks / vpp, 0.0, jobs.num_microbatches[:, None])
-    return held
 
 
 def _static(jobs: Jobs, stages: _Stages) -> dict[str, Floats]:

@@ -76,7 +76,7 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
     shape, layers = jobs.model, jobs.stage_layers.astype(np.float64)
     stage = np.arange(layers.shape[1])[None, :]
     first = (stage == 0).astype(np.float64) * np.ones_like(layers)
-    last = (stage == jobs.pp[:, None] - 1).astype(np.float64)
+    last = (stage == jobs.last_stage[:, None]).astype(np.float64)
     dense = dense_layers(jobs) if shape.experts and not shape.hybrid else np.zeros_like(layers)
     mix = layer_mix(shape)
     counts = {part: share * layers for part, share in mix.items()}

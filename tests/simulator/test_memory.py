@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from simulator.activations import layer_activations
 from simulator.hardware import GIB, parse_cluster
 from simulator.job import Dispatcher, Graph, Jobs, Offload, Precision, Recompute, make_jobs
-from simulator.memory import PARTS, MemoryEstimate, dense_layers, in_flight, peak_memory
+from simulator.memory import PARTS, MemoryEstimate, dense_layers, peak_memory
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS
 from simulator.models import ModelShape, model, models, parameters
+from simulator.pipeline import in_flight
 
 # Routing as the published formulas count it: even, and the expert outputs kept.
 TEXTBOOK = replace(DEFAULT_MEMORY_PHYSICS, routing_imbalance=1.0, expert_output_kept=1.0)
