@@ -7,10 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.calibration.points import Point, Unsupported, parse_point
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.calibration.points import Point
 from simulator.job import DEFAULTS, Jobs, make_jobs
 from simulator.physics import DEFAULT_PHYSICS
-from simulator.step import simulate_step
+from simulator.step import StepEstimate, simulate_step
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,11 @@ class Batch:
     jobs: Jobs
     stack: str
     version: str
+
+    @property
+    def statistics(self) -> list[str]:
+        """What each point's measured memory counts."""
+        return [point.memory_statistic for point in self.points]
 
 
 def batch_points(points: Mapping[int, Point]) -> tuple[list[Batch], dict[int, str]]:
@@ -70,18 +80,13 @@ def _batch(rows: Sequence[int], members: Sequence[Point]) -> Batch:
     return Batch(tuple(rows), tuple(members), jobs, first.stack.name, first.version)
 
 
-def batch_rows(rows: Sequence[Mapping[str, str]]) -> tuple[list[Batch], dict[int, str]]:
-    """`batch_points` of table rows; a row that asks for what the simulator does not price is refused likewise.
+def peak_by_statistic(step: StepEstimate, statistics: Sequence[str]) -> Floats:
+    """Peak memory of every job as its measurement counts it, bytes, shape (B,).
 
-    Raises:
-        InvalidCell: a cell that cannot be read.
+    ``reserved`` and ``nvidia_smi`` mean what they say, everything else what torch calls allocated.
     """
-    points: dict[int, Point] = {}
-    refused: dict[int, str] = {}
-    for position, row in enumerate(rows):
-        try:
-            points[position] = parse_point(row)
-        except Unsupported as error:
-            refused[position] = str(error)
-    batches, more = batch_points(points)
-    return batches, refused | more
+    needed = step.peak_reserved_bytes.max(axis=1)
+    kinds = np.array(statistics)
+    shown = np.where(kinds == "reserved", needed - step.outside_bytes, step.peak_allocated_bytes.max(axis=1))
+    peak: Floats = np.where(kinds == "nvidia_smi", needed, shown)
+    return peak
