@@ -71,6 +71,11 @@ _SCHEDULES = {
     "dualpipev": Schedule.DUALPIPE_V,
 }
 """Names of pipeline schedules in torch, nanotron and papers, in lower case."""
+_PACKED_SAMPLE = 250
+"""Tokens of a sample that fine-tuning benchmarks pack into full sequences.
+
+**Source:** prior for SQuAD, which NeMo's and Megatron-Bridge's fine-tuning recipes use.
+"""
 _TRUE, _FALSE = frozenset({"1", "1.0", "true", "True", "yes"}), frozenset({"0", "0.0", "false", "False", "no"})
 
 
@@ -226,8 +231,10 @@ def _columns(
     gbs = _int(cells, "gbs", layout["mbs"] * dp * accumulation)
     if gbs < layout["mbs"] * dp:
         raise Unsupported(f"gbs {gbs} is below mbs x dp = {layout['mbs'] * dp}: no whole micro-batch per rank")
-    recompute, recompute_layers = _recompute(cells.get("recompute", ""), knobs, layout, shape)
     default = {**DEFAULTS, **stack.defaults}
+    recompute, recompute_layers = default["recompute"], 0
+    if cells.get("recompute", "") not in ("", "unknown"):
+        recompute, recompute_layers = _recompute(cells["recompute"], knobs, layout, shape)
     sequence_parallel = _flag(cells.get("sequence_parallel", ""), default["sequence_parallel"], "sequence_parallel")
     return {
         **stack.defaults,
@@ -241,6 +248,7 @@ def _columns(
         "sequence_parallel": sequence_parallel and layout["tp"] > 1,
         "force_balance": cells.get("routing", "") in ("forced_balance", "token_drop"),
         "capacity_factor": 1.0 if cells.get("routing", "") == "token_drop" else 0.0,
+        **_task(knobs),
         **_levers(knobs),
     }
 
@@ -286,6 +294,13 @@ def _recompute(
     for module in filter(None, (modules or "core_attn").split("+")):
         bits |= _choice(_RECOMPUTE_WORDS, module, "recompute module")
     return bits, 0
+
+
+def _task(knobs: Mapping[str, str]) -> dict[str, Any]:
+    """What fine-tuning changes: frozen matrices under LoRA, and sequences packed from short samples."""
+    task = knobs.get("task", "")
+    packed = _int(knobs, "sample_len", _PACKED_SAMPLE) if task in ("SFT", "LoRA") else 0
+    return {"frozen": task == "LoRA", "sample_len": packed}
 
 
 def _levers(knobs: Mapping[str, str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from simulator.kernels import GemmRates, attention_flops_per_s
 from simulator.models import layer_flops
 from simulator.physics import Physics
 
+_HOPPER = 9  # compute capability from which matrix instructions are asynchronous and kernels written anew
 _SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
 
 
@@ -50,8 +51,11 @@ def _attention_kernel(tally: Tally, rows: Floats, heads: Floats, qk: float, v: f
     jobs, shape = tally.jobs, tally.jobs.model
     replayed = has(jobs.recompute, Recompute.CORE_ATTN)
     seq = jobs.seq_len.astype(np.float64)
-    flops = rows / jobs.tp * layer_flops(shape, seq)["core_attention"]
-    rate = attention_flops_per_s(tally.jobs, tally.physics, (qk + v) / 2, seq / jobs.cp)
+    attended = np.where(jobs.sample_len > 0, np.minimum(jobs.sample_len, seq), seq)
+    flops = rows / jobs.tp * layer_flops(shape, attended)["core_attention"]
+    rate = attention_flops_per_s(tally.jobs, tally.physics, (qk + v) / 2, attended / jobs.cp)
+    if jobs.cluster.accelerator.arch_major >= _HOPPER:
+        rate = rate * np.where(jobs.portable_attention, tally.physics.portable_attention, 1.0)
     tally.attention(flops * np.where(jobs.fused_attention, 1.0, 2.0), rate, replayed=replayed)
     scores = np.where(jobs.fused_attention, 0.0, 8.0 * rows * heads * seq)
     tally.memory(scores, kernels=0, fused=False, replayed=replayed)

@@ -92,7 +92,7 @@ class Tally:
     ) -> None:  # fmt: skip
         """A linear layer: forward, data gradient and weight gradient."""
         forward = gemm_seconds(rates, rows, n, k, groups=groups)
-        wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups)
+        wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups) * ~self.jobs.frozen
         backward = gemm_seconds(rates, rows, k, n, groups=groups) + wgrad
         self._add(forward, backward, replayed)
         self.sums["wgrad"] += wgrad
