@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.kernels import (
+    AttentionShape,
     GemmRates,
-    attention_flops_per_s,
+    attention_fit,
+    attention_seconds,
     gemm_rates,
     gemm_seconds,
     memory_seconds,
@@ -128,17 +130,18 @@ class _Tally:
 
     def gemm(
         self, rates: GemmRates, rows: Floats, n: Floats, k: Floats,
-        *, groups: Floats | float = 1.0, expert: bool = False, replayed: Bools | bool = False,
+        *, groups: Floats | float = 1.0, expert: GemmRates | None = None, replayed: Bools | bool = False,
     ) -> None:  # fmt: skip
-        """A linear layer: forward, data gradient and weight gradient."""
-        forward = gemm_seconds(rates, rows, n, k, groups=groups)
+        """A linear layer: forward, data gradient and weight gradient; of experts, at the rates of ``expert``."""
+        product = expert or rates
+        forward = gemm_seconds(product, rows, n, k, groups=groups)
         wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups)
-        backward = gemm_seconds(rates, rows, k, n, groups=groups) + wgrad
+        backward = gemm_seconds(product, rows, k, n, groups=groups) + wgrad
         self._add(forward, backward, replayed)
         self.sums["wgrad"] += wgrad
         self.sums["gemm"] += forward + backward
         self.sums["gemm_ideal"] += 6 * rows * n * k / rates.peak_flops
-        self.sums["expert_weights" if expert else "weights"] += groups * n * k
+        self.sums["expert_weights" if expert is not None else "weights"] += groups * n * k
 
     def memory(
         self, traffic: Floats, *, kernels: float = 1.0, fused: bool = True, replayed: Bools | bool = False
@@ -148,12 +151,11 @@ class _Tally:
         forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
         self._add(forward, forward * _BACKWARD_TRAFFIC, replayed)
 
-    def attention(self, flops: Floats, flops_per_s: Floats, *, replayed: Bools | bool = False) -> None:
+    def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
         """Attention's matrix products; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
 
         **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
         """
-        forward = flops / flops_per_s
         fused = 2.5 / self.physics.attention_backward
         self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
         self.sums["cover"] += forward
@@ -248,8 +250,14 @@ def _attention_kernel(tally: _Tally, rows: Floats, heads: Floats, qk: float, v: 
     replayed = has(jobs.recompute, Recompute.CORE_ATTN)
     seq = jobs.seq_len.astype(np.float64)
     flops = rows / jobs.tp * layer_flops(shape, seq)["core_attention"]
-    rate = attention_flops_per_s(tally.jobs, tally.physics, (qk + v) / 2, seq / jobs.cp)
-    tally.attention(flops * np.where(jobs.fused_attention, 1.0, 2.0), rate, replayed=replayed)
+    kind = "mla" if shape.attention == "mla" else "gqa"
+    kv_heads = heads if kind == "mla" else np.maximum(shape.kv_heads / jobs.tp, 1)
+    seen = AttentionShape(
+        flops * np.where(jobs.fused_attention, 1.0, 2.0), rows, jobs.cp, heads, kv_heads, qk, v,
+    )  # fmt: skip
+    chip = jobs.cluster.accelerator
+    forward = attention_seconds(attention_fit(chip, kind), chip, seen, tally.physics.attention_speed)
+    tally.attention(forward, replayed=replayed)
     scores = np.where(jobs.fused_attention, 0.0, 8.0 * rows * heads * seq)
     tally.memory(scores, kernels=0, fused=False, replayed=replayed)
 
@@ -291,7 +299,7 @@ def _moe(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -> Pa
         before = tally.sums["forward"].copy()
         _dense_mlp(tally, rates, shape.shared_ffn, whole | has(bits, Recompute.SHARED_EXPERTS))
         tally.sums["cover"] += tally.sums["forward"] - before
-    _experts(tally, rates, whole)
+    _experts(tally, rates, gemm_rates(jobs, physics, grouped=True), whole)
     router = np.where(jobs.router_fusion, 8.0, 14.0)
     tally.launches(router, has(jobs.cuda_graph, Graph.MOE_ROUTER) | has(jobs.cuda_graph, Graph.MOE))
     tally.launches(10.0, has(jobs.cuda_graph, Graph.MOE_PREPROCESS) | has(jobs.cuda_graph, Graph.MOE))
@@ -302,7 +310,7 @@ def _moe(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -> Pa
     return tally.done()
 
 
-def _experts(tally: _Tally, rates: GemmRates, whole: Bools) -> None:
+def _experts(tally: _Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -> None:
     """Permutation, grouped GEMMs and activation of the routed experts of one rank."""
     jobs, shape, physics = tally.jobs, tally.jobs.model, tally.physics
     copies = expert_copies(jobs) * routing_imbalance(jobs, physics)
@@ -313,11 +321,11 @@ def _experts(tally: _Tally, rates: GemmRates, whole: Bools) -> None:
     fan = 2 if shape.gated_mlp else 1
     # One call per expert pays the fixed cost of a GEMM each time; a grouped call pays it once.
     fixed = np.where(jobs.grouped_gemm, 1.0, local_experts)
-    looped = replace(rates, tau_s=rates.tau_s * fixed)
-    tally.gemm(looped, copies, fan * ffn, width, groups=local_experts, expert=True, replayed=whole)
+    dense, expert = (replace(one, tau_s=one.tau_s * fixed) for one in (rates, grouped))
+    tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)
     activation = whole | has(jobs.recompute, Recompute.MOE_ACT)
     tally.memory(2 * (fan + 1) * ffn * copies, replayed=activation)
-    tally.gemm(looped, copies, width, ffn, groups=local_experts, expert=True, replayed=whole)
+    tally.gemm(dense, copies, width, ffn, groups=local_experts, expert=expert, replayed=whole)
 
 
 def _mamba(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:

@@ -46,15 +46,13 @@ class Physics:
     step_fixed_s: float = 5e-3  # data, logging, norm and scheduler of one step. Source: prior
 
     # Collectives
-    ring_eff: float = 0.85  # of the link, large groups. Source: MLE H200 all-gather 361 of 450 at 8 GPUs
-    small_group_loss: float = 0.40  # efficiency falls by this over the group size. Source: AIC, 2 GPUs 71-89 %
-    nvls_eff: float = 1.07  # all-reduce in the switch, bus rate over the link. Source: MLE H200, 482 of 450
-    all_to_all_eff: float = 0.78  # of the link, before the ramp. Source: AIC H100 315 of 450 at 512 MiB
+    link_speed: float = 1.0  # ring and in-switch rates over the table's. Source: AIC table itself
+    all_to_all_speed: float = 1.0  # the same of all-to-all. Source: AIC table itself
     nic_eff: float = 0.88  # of the NIC. Source: MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s
-    latency_s: float = 15e-6  # floor of one collective inside a node. Source: AIC H100 10.5-17.8 us
+    latency: float = 1.0  # floors of collectives inside a node over the table's. Source: AIC table itself
     hop_latency_s: float = 15e-6  # further floor for each doubling of nodes. Source: prior
     efa_hop_latency_s: float = 120e-6  # the same over EFA. Source: MLE p6-b200, 379 us for 1 MiB over four nodes
-    ramp_s: float = 19e-6  # t0 of T = alpha + S/beta + sqrt(t0 S/beta). Source: AIC and dgxc H100, fitted
+    ramp: float = 1.0  # square-root terms over the table's. Source: AIC table itself
     tp_overlap_hidden: float = 0.70  # of TP communication pipelined with its GEMM. Source: prior
     tp_backward_hidden: float = 0.80  # of gather and scatter that backward GEMMs can cover. Source: prior
     ep_overlap_hidden: float = 0.72  # of expert dispatch under another micro-batch. Source: Megatron-Bridge and
@@ -91,11 +89,11 @@ SPREAD: dict[str, float] = {
     "launch_s": 0.25,
     "sync_s": 0.30,
     "step_fixed_s": 0.30,
-    "ring_eff": 0.06,
-    "all_to_all_eff": 0.08,
+    "link_speed": 0.06,
+    "all_to_all_speed": 0.08,
     "nic_eff": 0.10,
-    "latency_s": 0.20,
-    "ramp_s": 0.30,
+    "latency": 0.20,
+    "ramp": 0.30,
     "tp_overlap_hidden": 0.10,
     "tp_backward_hidden": 0.10,
     "ep_overlap_hidden": 0.06,
