@@ -83,7 +83,7 @@ class DispatchFit(NamedTuple):
     ramp_us: float
 
 
-F = TypeVar("F", GemmFit, AttentionFit, CollectiveFit, DispatchFit)
+F = TypeVar("F", bound=tuple[float, ...])
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ def family(name: str) -> str:
 
 
 def entry(table: Table[F], chip: Accelerator, variant: str) -> Entry[F] | None:
-    """The entry for an accelerator: its own family's or the nearest one's; None where there is no such variant."""
-    own = table.get(family(chip.name)) or table[_NEAREST.get(chip.arch_major, _OTHER)]
-    return own.get(variant)
+    """The entry of an accelerator's family or, where that lacks it, of the nearest one; None where that does too."""
+    own = table.get(family(chip.name), {})
+    return own.get(variant) or table.get(_NEAREST.get(chip.arch_major, _OTHER), {}).get(variant)
 
 
 @cache
@@ -192,7 +192,7 @@ def write(tables: KernelTables, path: Path) -> None:
 
 
 def _row(one: Entry[Any]) -> str:
-    parts = [f"{name}: {value:.4g}" for name, value in zip(one.fit._fields, one.fit, strict=True)]
+    parts = [f"{name}: {round(value, 4):.4g}" for name, value in zip(one.fit._fields, one.fit, strict=True)]
     parts.append(f'source: "{one.source}"')
     if one.shapes:
         parts += [f"shapes: {one.shapes}", f"error_pct: [{', '.join(f'{e:.1f}' for e in one.error_pct)}]"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -40,6 +40,7 @@ Found = dict[tuple[str, str], Entry[F]]  # by family and variant
 
 FILES = ("gemm", "moe_grouped", "attention_context", "mla_context", "nccl", "deepep")
 _LOSS_SCALE = 0.1  # log error from which a row counts less than squared
+_FLOOR_BYTES, _PAYLOAD_BYTES = 2**13, 2**20
 _DISPATCH_SMS = 20  # what Megatron-LM gives DeepEP by default
 
 
@@ -68,6 +69,7 @@ _GEMM = Form(
     GemmFit(0.1, 0, 0, 0, 0.2, 0.1, 0.1),
     GemmFit(1.0, 2000, 1, 0, 4.0, 2.0, 50.0),
 )
+_WITHOUT_CAST = Form(*(fit._replace(eta_cast=1.0) for fit in (_GEMM.start, _GEMM.low, _GEMM.high)))
 _GROUPED = Form(
     _GroupedCall(0.8, 300, 50, 0.8, 1.5, 20.0), _GroupedCall(0.1, 0, 0, 0.2, 0, 1), _GroupedCall(1, 3000, 500, 1.5, 8, 200)
 )
@@ -78,7 +80,7 @@ _MLA = Form(  # one head width: nothing tells d0 from eta
     AttentionFit(0.6, 0, 0.5, 1.0, 15.0), AttentionFit(0.1, 0, 0, 0, 1.0), AttentionFit(1.0, 0, 4, 6, 100.0)
 )
 _COLLECTIVE = Form(
-    CollectiveFit(0.8, 0.3, 5.0, 1.0, 15.0), CollectiveFit(0.3, 0.0, 0.5, 0.0, 0.0), CollectiveFit(1, 1.2, 50, 5, 100)
+    CollectiveFit(0.8, 0.3, 5.0, 1.0, 15.0), CollectiveFit(0.7, 0, 0.5, 0, 0), CollectiveFit(1, 1.2, 50, 5, 100)
 )
 _IN_SWITCH = Form(  # eight GPUs only, and twice the link at most: the switch adds
     CollectiveFit(1.0, 0.0, 10.0, 0.0, 15.0), CollectiveFit(0.5, 0, 0.5, 0, 0), CollectiveFit(2.0, 0.0, 50, 0, 100)
@@ -133,12 +135,6 @@ def _chip(name: str) -> Accelerator:
     raise ValueError(f"the tables name the accelerator {name!r}, which hardware.yaml lacks: add it there")
 
 
-def _joined(*parts: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat(parts, ignore_index=True)
-
-
 def _newest(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of the newest version of each library on each accelerator."""
     age = rows.version.map(lambda version: tuple(map(int, re.findall(r"\d+", version))))
@@ -164,7 +160,7 @@ def _fitted(form: Form[F], predict: Callable[[F], Floats], rows: pd.DataFrame) -
     start, low, high = (np.array(fit, dtype=np.float64) for fit in (form.start, form.low, form.high))
     free = low < high
     measured = rows.time_s.to_numpy(dtype=np.float64)
-    chosen = np.random.default_rng(0).permutation(len(measured)) % 2 == 0
+    chosen = np.argsort(np.argsort(measured)) % 2 == 0  # every other one by length: both halves span all sizes
 
     def constants(values: Floats) -> F:
         whole = start.copy()
@@ -178,7 +174,7 @@ def _fitted(form: Form[F], predict: Callable[[F], Floats], rows: pd.DataFrame) -
         misfit,
         start[free],
         bounds=(low[free], high[free]),
-        x_scale=np.maximum(start[free], 0.1),
+        x_scale="jac",
         loss="soft_l1",
         f_scale=_LOSS_SCALE,
     )
@@ -203,7 +199,8 @@ def _gemm(chip: Accelerator, number_format: str, rows: pd.DataFrame) -> Entry[Ge
     def predict(fit: GemmFit) -> Floats:
         return gemm_seconds(fitted_rates(fit, chip, number_format), m, n, k)
 
-    return _fitted(_GEMM, predict, rows)
+    form = _GEMM if number_format != "bf16" else _WITHOUT_CAST
+    return _fitted(form, predict, rows)
 
 
 def _fit_grouped(rows: pd.DataFrame, dense: Table[GemmFit]) -> Found[GemmFit]:
@@ -226,10 +223,11 @@ def _grouped(chip: Accelerator, number_format: str, single: GemmFit, rows: pd.Da
     tokens, hidden, ffn, experts, top_k, ep, tp = _columns(rows, "tokens hidden moe_ffn experts top_k ep tp")
     copies, local, width = tokens * top_k / ep, experts / ep, ffn / tp
     passing = 4 * tokens * hidden * (1 + top_k / ep) / chip.memory_bytes_per_s
+    uncounted = {"seconds_per_cast": np.zeros(1), "tau_s": np.zeros(1)}  # in passes and fixed part
 
     def predict(fit: _GroupedCall) -> Floats:
         gemm = single._replace(eta=fit.eta, k0=fit.k0, rows=fit.rows, eta_m=fit.eta_m)
-        rates = fitted_rates(gemm, chip, number_format)
+        rates = replace(fitted_rates(gemm, chip, number_format), **uncounted)
         products = gemm_seconds(rates, copies, 2 * width, hidden, groups=local)
         products = products + gemm_seconds(rates, copies, hidden, width, groups=local)
         return products + fit.passes * passing + fit.fixed_us * 1e-6
@@ -266,14 +264,17 @@ def _attention(chip: Accelerator, rows: pd.DataFrame) -> Entry[AttentionFit]:
 
 
 def _fit_collectives(rows: pd.DataFrame) -> Found[CollectiveFit]:
-    """NCCL in one node. INT8 all-reduces go round the ring, those of FP16 on eight GPUs through the switch."""
-    half = rows[rows.dtype == "fp16"]
-    ring = _joined(half[half.op != "all_reduce"], rows[(rows.dtype == "int8") & (rows.op == "all_reduce")])
-    switch = half[(half.op == "all_reduce") & (half.n_gpus == 8)].assign(op="all_reduce_nvls")
+    """NCCL in one node, floors and payloads; between them NCCL changes protocol, which no training buffer meets.
+
+    INT8 all-reduces go round the ring; those of FP16 on eight GPUs of Hopper or newer go through the switch.
+    """
+    rows = rows[(rows.bytes <= _FLOOR_BYTES) | (rows.bytes >= _PAYLOAD_BYTES)]
+    switched = (rows.op == "all_reduce") & (rows.dtype == "fp16") & (rows.n_gpus == 8)
+    operation = rows.op.where(~switched, "all_reduce_nvls")
     found = {}
-    for chip, operation, group in _groups(_joined(ring, switch), "op"):
-        if operation != "all_reduce_nvls" or chip.arch_major >= 9:
-            found[family(chip.name), operation] = _collective(chip, operation, group)
+    for chip, name, group in _groups(rows.assign(op=operation), "op"):
+        if name != "all_reduce_nvls" or chip.arch_major >= 9:
+            found[family(chip.name), name] = _collective(chip, name, group)
     return found
 
 
