@@ -71,7 +71,9 @@ _GEMM = Form(
 )
 _WITHOUT_CAST = Form(*(fit._replace(eta_cast=1.0) for fit in (_GEMM.start, _GEMM.low, _GEMM.high)))
 _GROUPED = Form(
-    _GroupedCall(0.8, 300, 50, 0.8, 1.5, 20.0), _GroupedCall(0.1, 0, 0, 0.2, 0, 1), _GroupedCall(1, 3000, 500, 1.5, 8, 200)
+    _GroupedCall(0.8, 300, 50, 0.8, 1.5, 20.0),
+    _GroupedCall(0.1, 0, 0, 0.2, 0, 1),
+    _GroupedCall(1, 3000, 500, 1.5, 8, 200),
 )
 _ATTENTION = Form(
     AttentionFit(0.6, 20, 0.5, 1.6, 15.0), AttentionFit(0.1, 0, 0, 0, 1.0), AttentionFit(1.0, 200, 4, 6, 100.0)
