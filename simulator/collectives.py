@@ -63,7 +63,7 @@ def collective_fit(cluster: ClusterSpec, operation: str) -> CollectiveFit:
     return constants.fit
 
 
-def transfer_seconds(sent: Floats, rate: Floats | float, ramp_s: float) -> Floats:
+def transfer_seconds(sent: Floats, rate: Floats | float, ramp_s: Floats | float) -> Floats:
     """Seconds of ``sent`` bytes beyond the latency: S/beta + sqrt(t0 S/beta).
 
     **Source:** form fitted on the NCCL tables of ai-dynamo/aiconfigurator@095f58a, 4-8 % over 512 B-512 MiB.
@@ -102,8 +102,13 @@ def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
 def _ring_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
     fit = collective_fit(group.cluster, operation)
     sent = whole * (group.size - 1) / np.maximum(group.size, 1)
-    ramp = physics.ramp * fit.ramp_us * 1e-6
-    return _latency(group, physics, fit) + transfer_seconds(sent, ring_rate(group, physics, fit), ramp)
+    return _latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
+
+
+def _ring_transfer(group: Group, physics: Physics, sent: Floats, fit: CollectiveFit) -> Floats:
+    """Seconds of passing ``sent`` bytes on around a ring, beyond the latency."""
+    ramp = np.where(group.domains > 1, physics.network_ramp_s, physics.ramp * fit.ramp_us * 1e-6)
+    return transfer_seconds(sent, ring_rate(group, physics, fit), ramp)
 
 
 def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
@@ -143,8 +148,10 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     fit, two = collective_fit(jobs.cluster, "all_gather"), np.asarray(2.0)
     link = physics.link_speed * domain_rate(fit, jobs.cluster.accelerator.link_bytes_per_s, two)
     inside = jobs.cluster.n_gpus <= jobs.cluster.accelerator.domain_gpus
-    rate = link if inside else nic_rate(jobs.cluster, physics)
-    moving = transfer_seconds(payload, rate, physics.ramp * fit.ramp_us * 1e-6)
+    if inside:
+        moving = transfer_seconds(payload, link, physics.ramp * fit.ramp_us * 1e-6)
+    else:
+        moving = transfer_seconds(payload, nic_rate(jobs.cluster, physics), physics.network_ramp_s)
     return np.where(jobs.pp > 1, physics.latency * latency_seconds(fit, two) + moving, 0.0)
 
 
@@ -222,7 +229,7 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     fit = collective_fit(jobs.cluster, "all_to_all")
     ramp = physics.ramp * fit.ramp_us * 1e-6
     link = transfer_seconds(link_sent, quality * _copy_rate(jobs, physics, fit, inside), ramp)
-    nic = transfer_seconds(nic_sent, nic_rate(jobs.cluster, physics) * quality, ramp)
+    nic = transfer_seconds(nic_sent, nic_rate(jobs.cluster, physics) * quality, physics.network_ramp_s)
     fan_out = gather_seconds(
         Group(jobs.etp, np.ones_like(jobs.etp), jobs.cluster), physics, token * shape.top_k * jobs.etp
     )
@@ -257,6 +264,5 @@ def ring_attention_seconds(jobs: Jobs, physics: Physics) -> Floats:
         width = 2 * np.maximum(shape.kv_heads / jobs.tp, 1.0) * shape.head_dim
     block = 2 * width * tokens_per_rank(jobs)
     fit = collective_fit(jobs.cluster, "all_gather")
-    ramp = physics.ramp * fit.ramp_us * 1e-6
-    moving = transfer_seconds(block, ring_rate(group, physics, fit), ramp)
-    return (jobs.cp - 1) * (physics.latency * latency_seconds(fit, np.asarray(2.0)) + moving)
+    floor = physics.latency * latency_seconds(fit, np.asarray(2.0))
+    return (jobs.cp - 1) * (floor + _ring_transfer(group, physics, block, fit))

@@ -128,7 +128,7 @@ _KINDS: dict[str, type[Any]] = {
 
 def family(name: str) -> str:
     """The family of an accelerator's name: ``H100`` of ``H100-SXM5-80GB``."""
-    return name.split("-")[0]
+    return name.partition("-")[0]
 
 
 def entry(table: Table[F], chip: Accelerator, variant: str) -> Entry[F] | None:

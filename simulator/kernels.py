@@ -149,12 +149,10 @@ class AttentionShape:
     """What one rank's attention kernels see, one micro-batch; shapes (B,) or ().
 
     Attributes:
-        flops: of scores and weighted sum, causal half.
         queries: rows of queries, all sequences together;  calls: kernels they are spread over (context parallel).
         heads, kv_heads: on the rank;  qk, v: width of one head.
     """
 
-    flops: Floats
     queries: Floats
     calls: Floats
     heads: Floats
@@ -175,8 +173,10 @@ def attention_fit(chip: Accelerator, kind: str) -> AttentionFit:
     return constants.fit
 
 
-def attention_seconds(fit: AttentionFit, chip: Accelerator, shape: AttentionShape, speed: float = 1.0) -> Floats:
-    """Seconds of fused causal attention, forward, shape (B,).
+def attention_seconds(
+    fit: AttentionFit, chip: Accelerator, shape: AttentionShape, flops: Floats, *, speed: float = 1.0
+) -> Floats:
+    """Seconds of fused causal attention, forward, shape (B,); ``flops`` of scores and weighted sum, causal half.
 
     T = F (1 + d0/d) (1 + fill SMs / blocks) / (eta peak) + io traffic / HBM + calls tau, where blocks are the
     heads times 128-query blocks of one call: few heads on a rank or short sequences leave SMs idle.
@@ -185,7 +185,7 @@ def attention_seconds(fit: AttentionFit, chip: Accelerator, shape: AttentionShap
     width = shape.qk + shape.v
     rate = fit.eta * chip.peak_bf16_flops * speed / (1 + 2 * fit.d0 / width)
     blocks = shape.heads * shape.queries * (1 / _QUERY_BLOCK)
-    compute = shape.flops * ((1 + fit.fill * chip.sms / blocks) / rate)
+    compute = flops * ((1 + fit.fill * chip.sms / blocks) / rate)
     traffic = 2 * width * shape.queries * shape.calls * (shape.heads + shape.kv_heads)
     seconds: Floats = compute + traffic * (fit.io / chip.memory_bytes_per_s) + shape.calls * (fit.tau_us * 1e-6)
     return seconds

@@ -75,7 +75,10 @@ class Physics:
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
     )
-    ramp: float = constant(1.0, 0.30, "square-root terms of transfers over the table's", "AIC")
+    ramp: float = constant(1.0, 0.30, "square-root terms of transfers inside a domain over the table's", "AIC")
+    network_ramp_s: float = constant(
+        19e-6, 0.30, "t0 of T = alpha + S/beta + sqrt(t0 S/beta) between domains", "dgxc H100, fitted"
+    )
     tp_overlap_hidden: float = constant(0.70, 0.10, "of TP communication pipelined with its GEMM", "prior", below=1.0)
     tp_backward_hidden: float = constant(
         0.80, 0.10, "of gather and scatter that backward GEMMs can cover", "prior", below=1.0

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,9 @@ _DISPATCH_SMS = 20  # what Megatron-LM gives DeepEP by default
 
 @dataclass(frozen=True)
 class Form(Generic[F]):
-    """Start and bounds of a fit; a constant whose bounds are equal is held."""
+    """Kind of constants, start and bounds of a fit; a constant whose bounds are equal is held."""
 
+    kind: Callable[..., F]
     start: F
     low: F
     high: F
@@ -65,29 +66,43 @@ class _GroupedCall(NamedTuple):
 
 
 _GEMM = Form(
+    GemmFit,
     GemmFit(0.75, 100, 0.05, 0, 0.9, 0.6, 4.0),
     GemmFit(0.1, 0, 0, 0, 0.2, 0.1, 0.1),
     GemmFit(1.0, 2000, 1, 0, 4.0, 2.0, 50.0),
 )
-_WITHOUT_CAST = Form(*(fit._replace(eta_cast=1.0) for fit in (_GEMM.start, _GEMM.low, _GEMM.high)))
+_WITHOUT_CAST = Form(GemmFit, *(fit._replace(eta_cast=1.0) for fit in (_GEMM.start, _GEMM.low, _GEMM.high)))
 _GROUPED = Form(
+    _GroupedCall,
     _GroupedCall(0.8, 300, 50, 0.8, 1.5, 20.0),
     _GroupedCall(0.1, 0, 0, 0.2, 0, 1),
     _GroupedCall(1, 3000, 500, 1.5, 8, 200),
 )
 _ATTENTION = Form(
-    AttentionFit(0.6, 20, 0.5, 1.6, 15.0), AttentionFit(0.1, 0, 0, 0, 1.0), AttentionFit(1.0, 200, 4, 6, 100.0)
+    AttentionFit,
+    AttentionFit(0.6, 20, 0.5, 1.6, 15.0),
+    AttentionFit(0.1, 0, 0, 0, 1.0),
+    AttentionFit(1.0, 200, 4, 6, 100.0),
 )
 _MLA = Form(  # one head width: nothing tells d0 from eta
-    AttentionFit(0.6, 0, 0.5, 1.0, 15.0), AttentionFit(0.1, 0, 0, 0, 1.0), AttentionFit(1.0, 0, 4, 6, 100.0)
+    AttentionFit,
+    AttentionFit(0.6, 0, 0.5, 1.0, 15.0),
+    AttentionFit(0.1, 0, 0, 0, 1.0),
+    AttentionFit(1.0, 0, 4, 6, 100.0),
 )
 _COLLECTIVE = Form(
-    CollectiveFit(0.8, 0.3, 5.0, 1.0, 15.0), CollectiveFit(0.7, 0, 0.5, 0, 0), CollectiveFit(1, 1.2, 50, 5, 100)
+    CollectiveFit,
+    CollectiveFit(0.8, 0.3, 5.0, 1.0, 15.0),
+    CollectiveFit(0.7, 0, 0.5, 0, 0),
+    CollectiveFit(1, 1.2, 50, 5, 100),
 )
 _IN_SWITCH = Form(  # eight GPUs only, and twice the link at most: the switch adds
-    CollectiveFit(1.0, 0.0, 10.0, 0.0, 15.0), CollectiveFit(0.5, 0, 0.5, 0, 0), CollectiveFit(2.0, 0.0, 50, 0, 100)
+    CollectiveFit,
+    CollectiveFit(1.0, 0.0, 10.0, 0.0, 15.0),
+    CollectiveFit(0.5, 0, 0.5, 0, 0),
+    CollectiveFit(2.0, 0.0, 50, 0, 100),
 )
-_DISPATCH = Form(DispatchFit(250, 40, 10), DispatchFit(30, 5, 0), DispatchFit(900, 200, 100))
+_DISPATCH = Form(DispatchFit, DispatchFit(250, 40, 10), DispatchFit(30, 5, 0), DispatchFit(900, 200, 100))
 
 
 def fit_kernel_tables(directory: Path) -> KernelTables:
@@ -167,10 +182,11 @@ def _fitted(form: Form[F], predict: Callable[[F], Floats], rows: pd.DataFrame) -
     def constants(values: Floats) -> F:
         whole = start.copy()
         whole[free] = values
-        return type(form.start)(*map(float, whole))
+        return form.kind(*whole.tolist())
 
     def misfit(values: Floats) -> Floats:
-        return np.log(predict(constants(values)) / measured)[chosen]
+        logarithms: Floats = np.log(predict(constants(values))[chosen] / measured[chosen])
+        return logarithms
 
     found = least_squares(
         misfit,
@@ -257,10 +273,11 @@ def _attention(chip: Accelerator, rows: pd.DataFrame) -> Entry[AttentionFit]:
     heads, kv_heads, qk, batch, length = _columns(rows, "heads kv_heads head_dim batch seq_len")
     latent = "v_dim" in rows
     v = _columns(rows, "v_dim")[0] if latent else qk
-    shape = AttentionShape(batch * length**2 * heads * (qk + v), batch * length, np.ones(1), heads, kv_heads, qk, v)
+    shape = AttentionShape(batch * length, np.ones(1), heads, kv_heads, qk, v)
+    flops = batch * length**2 * heads * (qk + v)
 
     def predict(fit: AttentionFit) -> Floats:
-        return attention_seconds(fit, chip, shape)
+        return attention_seconds(fit, chip, shape, flops)
 
     return _fitted(_MLA if latent else _ATTENTION, predict, rows)
 
@@ -296,10 +313,10 @@ def _fit_dispatch(rows: pd.DataFrame) -> Found[DispatchFit]:
     """DeepEP's combine in one node: BF16, as training sends both ways."""
     chosen = rows[(rows.op == "combine") & (rows.nodes == 1) & (rows.sms == _DISPATCH_SMS)]
     chosen = chosen.assign(op="deepep")
-    return {(family(chip.name), "deepep"): _dispatch(chip, group) for chip, _, group in _groups(chosen, "op")}
+    return {(family(chip.name), "deepep"): _dispatch(group) for chip, _, group in _groups(chosen, "op")}
 
 
-def _dispatch(chip: Accelerator, rows: pd.DataFrame) -> Entry[DispatchFit]:
+def _dispatch(rows: pd.DataFrame) -> Entry[DispatchFit]:
     tokens, hidden, ranks = _columns(rows, "tokens hidden n_gpus")
     experts, top_k = rows.experts.to_list(), rows.top_k.to_list()
     targets = [distinct_targets(r, e, k) for r, e, k in zip(ranks, experts, top_k, strict=True)]
