@@ -18,7 +18,6 @@ class Prior:
         what: the effect it stands for.
         source: where the value comes from.
         below: the constant stays below this (1 for a share).
-        by_stack: frameworks may differ in it; the others belong to the hardware.
     """
 
     value: float
@@ -26,7 +25,6 @@ class Prior:
     what: str
     source: str
     below: float
-    by_stack: bool
 
     def moved(self, by: float) -> float:
         """The value, ``by`` standard deviations up: on a log scale, or that of log odds for a bounded constant."""
@@ -37,12 +35,9 @@ class Prior:
         return self.below * odds / (1 + odds)
 
 
-def constant(
-    value: float, sd: float, what: str, source: str, *, below: float = math.inf, by_stack: bool = False
-) -> Any:
+def constant(value: float, sd: float, what: str, source: str, *, below: float = math.inf) -> Any:
     """A dataclass field that carries its prior; see `Prior` for the arguments."""
-    known = {"sd": sd, "what": what, "source": source, "below": below, "by_stack": by_stack}
-    return field(default=value, metadata=known)
+    return field(default=value, metadata={"sd": sd, "what": what, "source": source, "below": below})
 
 
 def priors(physics: type[Any]) -> Mapping[str, Prior]:

@@ -7,8 +7,10 @@ move is an array of shape (B,), so that a formula is written once and prices a w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -138,6 +140,11 @@ class Jobs:
         bucket_bytes: gradient bucket, 0 for the stack's default.
         force_balance: tokens forced evenly over experts (benchmark only).
         capacity_factor: expert capacity factor, 0 for dropless.
+        portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
+            whatever accelerator; off, a kernel of its generation.
+        frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
+        sample_len: mean tokens of the samples that are packed into a sequence and attend to themselves alone,
+            0 where a sequence is one sample.
         host_tuned: manual garbage collection and CPU binding (0, 1 or 2 of the two).
     """
 
@@ -165,6 +172,7 @@ class Jobs:
     max_connections: Ints
     bucket_bytes: Ints
     host_tuned: Ints
+    sample_len: Ints
     main_grad_bytes: Floats
     main_param_bytes: Floats
     moment_bytes: Floats
@@ -184,6 +192,8 @@ class Jobs:
     cross_entropy_fusion: Bools
     standard_fusions: Bools
     fused_attention: Bools
+    portable_attention: Bools
+    frozen: Bools
     fp8_param_gather: Bools
     overlap_p2p: Bools
     expandable_segments: Bools
@@ -253,14 +263,14 @@ DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
     "schedule": Schedule.ONE_F_ONE_B, "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
     "dispatcher": Dispatcher.ALLTOALL, "cuda_graph": Graph.NONE, "offload": Offload.NONE, "zero_stage": 1,
-    "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0,
+    "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0, "sample_len": 0,
     "main_grad_bytes": 4.0, "main_param_bytes": 4.0, "moment_bytes": 8.0, "optimizer_offload": 0.0,
     "capacity_factor": 0.0, "sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
     "grad_reduce_fp32": True, "tp_comm_overlap": False, "ep_overlap": False, "delay_wgrad": False,
     "shared_expert_overlap": False, "grouped_gemm": True, "permute_fusion": True, "router_fusion": False,
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
     "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
-    "sm_margin": False, "force_balance": False, "compiled": False,
+    "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False, "frozen": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 
@@ -271,7 +281,8 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     Args:
         model, cluster: shared by the batch.
         columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
-            ``stage_layers`` the layers are split evenly, the remainder going to the first stages.
+            ``stage_layers`` the layers are split evenly, the remainder going to the first stages; rows of it may
+            be as long as their job has stages.
 
     Raises:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
@@ -291,10 +302,16 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     }
     if stage_layers is None:
         stage_layers = even_stage_layers(model.layers, arrays["pp"])
-    stage_layers = np.broadcast_to(
-        np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
-    )
-    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers, **arrays)
+    elif not isinstance(stage_layers, np.ndarray):
+        stage_layers = _padded(stage_layers)
+    stage_layers = np.broadcast_to(np.atleast_2d(stage_layers), (arrays["pp"].shape[0], stage_layers.shape[-1]))
+    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers.astype(np.int64, copy=False), **arrays)
+
+
+def _padded(stage_layers: Sequence[Any]) -> Ints:
+    """One row, or rows of different lengths, filled up with zeros to the longest."""
+    rows = stage_layers if np.ndim(stage_layers[0]) else [stage_layers]
+    return np.array(list(zip_longest(*rows, fillvalue=0)), dtype=np.int64).T
 
 
 def even_stage_layers(layers: int, pp: Ints) -> Ints:

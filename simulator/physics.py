@@ -1,6 +1,6 @@
 """The constants of the physics: one number per effect, each with its source.
 
-What belongs to one accelerator generation (kernel efficiencies) is a table in `simulator.kernels`; the fields here
+What belongs to one accelerator (kernels, collectives) is a table in `simulator.kernel_tables`; the fields here
 are either universal or multipliers of those tables, so that a world or a calibration moves plain floats with
 `dataclasses.replace`.
 
@@ -36,20 +36,22 @@ class Physics:
 
     # Kernels
     gemm_speed: float = constant(
-        0.90, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior", by_stack=True
+        0.90, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
     )
     gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
-    attention_speed: float = constant(
-        0.90, 0.08, "the same clocks, over the table of attention", "prior", by_stack=True
-    )
+    attention_speed: float = constant(0.90, 0.08, "the same clocks, over the table of attention", "prior")
     attention_backward: float = constant(
         0.80, 0.06, "backward over forward efficiency", "MCORE (422/553, 523/638 TFLOP/s)"
     )
-    memory_eff: float = constant(
-        0.80, 0.10, "of the HBM rate, fused memory-bound operations", "AIC H100", by_stack=True
+    portable_attention: float = constant(
+        0.53,
+        0.10,
+        "from Hopper on, speed of attention written for Ampere over a kernel of the generation",
+        "arXiv 2407.08608, flash-attention 2 reaches 35 % of an H100, version 3 up to 75 %",
     )
+    memory_eff: float = constant(0.80, 0.10, "of the HBM rate, fused memory-bound operations", "AIC H100")
     memory_latency_s: float = constant(3e-6, 0.20, "fixed part of one memory-bound kernel", "AIC H100")
-    unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior", by_stack=True)
+    unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior")
     compiled_traffic: float = constant(0.75, 0.10, "bytes moved under torch.compile over without it", "prior")
     imbalance_per_doubling: float = constant(
         0.08,
@@ -64,32 +66,28 @@ class Physics:
         0.25,
         "issue of one kernel from an eager framework, its Python included",
         "vTrain, single A100 nodes: 3.5 ms for a layer forward, again and backward wherever the GPU needs less",
-        by_stack=True,
     )
     graph_launch_s: float = constant(1e-6, 0.30, "issue of one kernel inside a CUDA graph", "prior")
-    sync_s: float = constant(
-        50e-6, 0.30, "host waits for token counts, once per dropless MoE layer and pass", "prior", by_stack=True
-    )
+    sync_s: float = constant(50e-6, 0.30, "host waits for token counts, once per dropless MoE layer and pass", "prior")
     host_tuning: float = constant(0.06, 0.30, "share of issue time saved by each of manual GC and CPU binding", "prior")
-    step_fixed_s: float = constant(5e-3, 0.30, "data, logging, norm and scheduler of one step", "prior", by_stack=True)
+    step_fixed_s: float = constant(5e-3, 0.30, "data, logging, norm and scheduler of one step", "prior")
 
     # Collectives
-    ring_eff: float = constant(0.85, 0.06, "of the link, large groups", "MLE H200 all-gather 361 of 450 at 8 GPUs")
-    small_group_loss: float = constant(
-        0.40, 0.10, "efficiency falls by this over the group size", "AIC, 2 GPUs 71-89 %", below=1.0
-    )
-    nvls_eff: float = constant(1.07, 0.10, "all-reduce in the switch, bus rate over the link", "MLE H200, 482 of 450")
-    all_to_all_eff: float = constant(0.78, 0.08, "of the link, before the ramp", "AIC H100 315 of 450 at 512 MiB")
-    nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s", by_stack=True)
-    latency_s: float = constant(15e-6, 0.20, "floor of one collective inside a node", "AIC H100 10.5-17.8 us")
-    hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior", by_stack=True)
+    link_speed: float = constant(1.0, 0.06, "ring and in-switch rates over the kernel table's", "AIC")
+    all_to_all_speed: float = constant(1.0, 0.08, "the same of all-to-all", "AIC")
+    nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
+    latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
+    hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
     )
-    ramp_s: float = constant(19e-6, 0.30, "t0 of T = alpha + S/beta + sqrt(t0 S/beta)", "AIC and dgxc H100, fitted")
+    ramp: float = constant(1.0, 0.30, "square-root terms of transfers inside a domain over the table's", "AIC")
+    network_ramp_s: float = constant(
+        19e-6, 0.30, "t0 of T = alpha + S/beta + sqrt(t0 S/beta) between domains", "dgxc H100, fitted"
+    )
     tp_overlap_hidden: float = constant(0.70, 0.10, "of TP communication pipelined with its GEMM", "prior", below=1.0)
     tp_backward_hidden: float = constant(
-        0.80, 0.10, "of gather and scatter that backward GEMMs can cover", "prior", below=1.0, by_stack=True
+        0.80, 0.10, "of gather and scatter that backward GEMMs can cover", "prior", below=1.0
     )
     ep_overlap_hidden: float = constant(
         0.72,
@@ -101,11 +99,9 @@ class Physics:
     )
     delay_wgrad_hidden: float = constant(0.04, 0.30, "more of it, with delayed weight gradients", "prior", below=1.0)
     dp_overlap_hidden: float = constant(
-        0.90, 0.06, "of gradient and parameter traffic under compute", "prior", below=1.0, by_stack=True
+        0.90, 0.06, "of gradient and parameter traffic under compute", "prior", below=1.0
     )
-    cp_overlap_hidden: float = constant(
-        0.90, 0.10, "of the key/value ring under attention", "prior", below=1.0, by_stack=True
-    )
+    cp_overlap_hidden: float = constant(0.90, 0.10, "of the key/value ring under attention", "prior", below=1.0)
     contention: float = constant(
         0.12,
         0.25,
@@ -129,6 +125,14 @@ class Physics:
     )
 
     memory: MemoryPhysics = field(default_factory=MemoryPhysics)
+
+SOFTWARE = frozenset(
+    {
+        "gemm_speed", "attention_speed", "memory_eff", "unfused_traffic", "launch_s", "sync_s", "step_fixed_s",
+        "tp_backward_hidden", "dp_overlap_hidden", "cp_overlap_hidden", "nic_eff", "hop_latency_s",
+    }
+)  # fmt: skip
+"""Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""
 
 
 @cache

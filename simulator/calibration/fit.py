@@ -1,7 +1,7 @@
 """The fit of the constants of time to measured steps.
 
 Every constant is a shift from its prior in standard deviations (`simulator.constants.Prior.moved`). A stack may shift
-those that belong to software (``by_stack``), and every framework version has a pace of its own, so that progress of
+those that belong to software (`simulator.physics.SOFTWARE`), and every framework version has a pace of its own, so that progress of
 the software is not mistaken for physics. Residuals are logarithms of predicted over measured speed; their loss grows
 like a logarithm, so that a row with a wrong label cannot pull.
 
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.observations import Observations, predict
-from simulator.physics import PRIORS, Physics
+from simulator.calibration.observations import Observations, predict_speed
+from simulator.physics import PRIORS, SOFTWARE, Physics
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -94,7 +94,7 @@ def layout_of(observations: Observations) -> Layout:
     """One parameter for each constant in doubt, each constant of each stack's own, each version."""
     constants = tuple(name for name, prior in PRIORS.items() if prior.sd > 0)
     stacks = sorted({batch.stack for batch in observations.batches} - {"megatron"})
-    owned = tuple((stack, name) for stack in stacks for name in constants if PRIORS[name].by_stack)
+    owned = tuple((stack, name) for stack in stacks for name in constants if name in SOFTWARE)
     return Layout(constants, owned, tuple(sorted({batch.version for batch in observations.batches})))
 
 
@@ -112,13 +112,13 @@ def fit(observations: Observations, use: Bools | None = None) -> Fit:
         lambda shifts: np.concatenate([scale * (model.log_speed(shifts) - measured), shifts]),
         np.zeros(layout.size),
         jac=lambda shifts: np.concatenate([scale[:, None] * model.jacobian(shifts), unit]),
-        loss=lambda squares: _loss(squares, rows.size),
+        loss=lambda squares: _loss(squares, rows.size),  # type: ignore[arg-type]  # stubs want a protocol class
         max_nfev=_ROUNDS,
         ftol=1e-4,
     )
-    residual = found.fun[: rows.size] / scale
-    weight = scale**2 / (1 + (scale * residual / _KNEE) ** 2)
-    jacobian = found.jac[: rows.size] / scale[:, None]
+    residual: Floats = found.fun[: rows.size] / scale
+    weight: Floats = scale**2 / (1 + (scale * residual / _KNEE) ** 2)
+    jacobian: Floats = np.asarray(found.jac)[: rows.size] / scale[:, None]
     covariance = _covariance(observations.column("source_id")[rows], jacobian, weight, residual)
     return Fit(layout, found.x, covariance, rows, residual, jacobian, weight)
 
@@ -171,8 +171,7 @@ class _Model:
         def physics(stack: str, version: str) -> Physics:
             return self.layout.physics(shifts, stack, version)
 
-        found = predict(batches, len(self.observations.rows), physics).speed[self.rows]
-        return np.log(found)
+        return np.log(predict_speed(batches, len(self.observations.rows), physics)[self.rows])
 
     def jacobian(self, shifts: Floats) -> Floats:
         """Its derivative by forward differences, shape (M, K).

@@ -20,8 +20,9 @@ from simulator.calibration.measurements import (
     outcome,
 )
 from simulator.calibration.points import InvalidCell, Unsupported, parse_point
+from simulator.metrics import tokens_per_s_per_gpu
 from simulator.physics import Physics
-from simulator.step import simulate_step
+from simulator.step import simulate_step, step_seconds
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -83,6 +84,16 @@ def observe(rows: Sequence[Mapping[str, str]] | None = None) -> Observations:
         suspicious=np.array([row.get("quality", "") == "suspicious" for row in rows], dtype=bool),
         outcomes=[outcome(row) for row in rows],
     )
+
+
+def predict_speed(batches: Sequence[Batch], size: int, physics: Callable[[str, str], Physics]) -> Floats:
+    """The speeds of `predict` alone, at half its cost."""
+    speed = np.full(size, np.nan)
+    for batch in batches:
+        jobs = batch.jobs
+        seconds = step_seconds(jobs, physics(batch.stack, batch.version))
+        speed[list(batch.rows)] = tokens_per_s_per_gpu(seconds, jobs.gbs, jobs.seq_len, jobs.cluster.n_gpus)
+    return speed
 
 
 @dataclass(frozen=True)
