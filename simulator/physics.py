@@ -126,6 +126,7 @@ class Physics:
 
     memory: MemoryPhysics = field(default_factory=MemoryPhysics)
 
+
 SOFTWARE = frozenset(
     {
         "gemm_speed", "attention_speed", "memory_eff", "unfused_traffic", "launch_s", "sync_s", "step_fixed_s",
