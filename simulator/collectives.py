@@ -102,13 +102,18 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
 def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     """Seconds of one hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline.
 
-    The slowest boundary counts, and one leaves the fast domain unless the whole job fits into it.
+    The slowest boundary counts, and one leaves the fast domain unless the whole job fits into it. Without sequence
+    parallelism all tensor-parallel ranks hold the same hidden state: with ``partitioned_sends`` each sends its part,
+    and the receivers gather the whole.  **Source:** arXiv 2104.04473 section 4.1 (scatter/gather).
     """
-    payload = 2 * sharded_tokens(jobs) * jobs.model.hidden
+    whole = 2 * sharded_tokens(jobs) * jobs.model.hidden
+    parted = jobs.partitioned_sends & ~jobs.sequence_parallel
+    payload = whole / np.where(parted, jobs.tp, 1)
     chip = jobs.cluster.accelerator
     inside = jobs.cluster.n_gpus <= chip.domain_gpus
     rate = physics.ring_eff * chip.link_bytes_per_s if inside else nic_rate(jobs.cluster, physics)
     time = physics.latency_s + _transfer(physics, payload, rate)
+    time = time + np.where(parted, gather_seconds(tensor_group(jobs), physics, whole), 0.0)
     return np.where(jobs.pp > 1, time, 0.0)
 
 

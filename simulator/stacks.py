@@ -34,8 +34,18 @@ _EAGER = {"sequence_parallel": False}
 _STACKS = (
     MEGATRON,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
-    _stack("megatron-2022", fused_attention=False, zero_stage=0),
-    _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
+    _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
+    # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+    _stack(
+        "megatron-deepspeed",
+        fused_attention=False,
+        zero_stage=0,
+        partitioned_sends=True,
+        overlap_grad_reduce=False,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        **_EAGER,
+    ),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     _stack("nanotron", zero_stage=0),
     _stack("llm-foundry", zero_stage=3),
