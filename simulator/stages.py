@@ -21,7 +21,7 @@ from simulator.compute import (
     sharded_tokens,
 )
 from simulator.job import Jobs, Offload, Recompute, has, tokens_per_rank
-from simulator.memory import dense_layers
+from simulator.model_state import dense_layers
 from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
     """How many of each part every stage holds, shape (B, P) each.
 
     Leading dense layers sit on the first stages; embedding first; head, and MTP with a layer and a head of its
-    own, last. Interleaving deals leading dense layers out chunk by chunk, see `simulator.memory.dense_layers`.
+    own, last. Interleaving deals leading dense layers out chunk by chunk, see `simulator.model_state.dense_layers`.
     """
     shape, layers = jobs.model, jobs.stage_layers.astype(np.float64)
     stage = np.arange(layers.shape[1])[None, :]

@@ -114,7 +114,11 @@ def parse_point(row: Mapping[str, str]) -> Point:
     framework, release = cells.get("framework", ""), cells.get("framework_version", "")
     stack = stack_of(framework, release)
     columns = _columns(cells, knobs, shape, cluster, stack)
-    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, cells.get("mem_statistic", ""))
+    if stack.cuts_by_cost:
+        columns["head_layers"] = _head_layers(shape)
+    printed = cells.get("mem_statistic", "")
+    statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
+    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, statistic)
 
 
 def _int(cells: Mapping[str, str], column: str, default: int | None = None) -> int:
@@ -155,6 +159,12 @@ def _shape(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ModelShape:
     if shape.hybrid or knobs.get("hybrid"):
         raise Unsupported("hybrid (Mamba or linear-attention) models are not simulated")
     return shape
+
+
+def _head_layers(shape: ModelShape) -> float:
+    """Cost of the output head over that of a dense layer, in weights that multiply a token."""
+    layer = 2 * shape.hidden * (shape.heads + shape.kv_heads) * shape.head_dim + 3 * shape.hidden * shape.ffn
+    return shape.vocab * shape.hidden / max(layer, 1)
 
 
 def _shape_from_columns(name: str, cells: Mapping[str, str], knobs: Mapping[str, str]) -> ModelShape:
