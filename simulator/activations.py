@@ -21,7 +21,7 @@ from simulator.models.shape import layer_kinds
 
 Floats = NDArray[np.float64]
 
-ATTENTION, DENSE, MOE, MAMBA = PARTS = ("attention", "dense", "moe", "mamba")
+ATTENTION, MLP, MOE, MAMBA = PARTS = ("attention", "mlp", "moe", "mamba")
 """What a decoder layer is made of, each with the norm in front of it: attention (or Mamba) and an MLP or experts."""
 
 # Bytes per element of a GEMM input that is kept in the GEMM's own format; block scales included.
@@ -90,7 +90,7 @@ def routed_copies(jobs: Jobs, physics: MemoryPhysics) -> Floats:
 def _tensors(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     kinds = layer_kinds(jobs.model)
     rows = _attention(jobs, physics) if kinds.attention else []
-    rows += _dense_mlp(jobs, physics) if kinds.dense or (jobs.model.mtp_layers and not kinds.moe) else []
+    rows += _mlp(jobs, physics) if kinds.dense or (jobs.model.mtp_layers and not kinds.moe) else []
     rows += _moe(jobs, physics) if kinds.moe else []
     return rows + (_mamba(jobs) if kinds.mamba else [])
 
@@ -127,14 +127,14 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ]
 
 
-def _dense_mlp(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
+def _mlp(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ffn = jobs.model.ffn / jobs.tp
     up = 2 if jobs.model.gated_mlp else 1
     between = up + physics.activation_inputs * (up - 1)
     return [
-        *_norm(jobs, DENSE),
-        Kept(DENSE, 2.0 * between * ffn, Recompute.MLP),
-        Kept(DENSE, _gemm_input(jobs) * ffn, Recompute.MLP),
+        *_norm(jobs, MLP),
+        Kept(MLP, 2.0 * between * ffn, Recompute.MLP),
+        Kept(MLP, _gemm_input(jobs) * ffn, Recompute.MLP),
     ]
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from simulator.activations import (
     ATTENTION,
-    DENSE,
     MAMBA,
+    MLP,
     MOE,
     PARTS,
     Activations,
@@ -83,13 +83,13 @@ def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Float
     full = has(jobs.recompute, Recompute.FULL)[:, None]
     recomputed = np.where(full, _recomputed_share(jobs), 0.0)
     input_only = kept_fully_recomputed(jobs)[:, None]
-    whole = sum((getattr(stages, part) * layer.kept[part][:, None] for part in PARTS), np.zeros(full.shape))
+    whole = sum((stages.parts[part] * layer.kept[part][:, None] for part in PARTS), np.zeros(full.shape))
     kept = recomputed * np.minimum(stages.layers * input_only, whole) + (1 - recomputed) * whole
     # The last stage: input and output of the final norm, and the MTP layers with theirs and their two inputs.
     hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs)[:, None]
     ends = 2 * hidden
     if jobs.model.mtp_layers:
-        mlp = MOE if jobs.model.experts else DENSE
+        mlp = MOE if jobs.model.experts else MLP
         mtp = np.where(full, input_only, (layer.kept[ATTENTION] + layer.kept[mlp])[:, None])
         ends = ends + jobs.model.mtp_layers * (mtp + 5 * hidden)
     held = kept * stages.in_flight + stages.last * ends * np.minimum(stages.in_flight, 1.0)
@@ -119,7 +119,7 @@ def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics:
     again = _widest_layer(jobs, stages, redone) - (full * kept_fully_recomputed(jobs))[:, None]
     gathered = np.where(jobs.sequence_parallel & (jobs.tp > 1), 4.0 * shape.hidden, 0.0)[:, None]
     logits = stages.last * (_logit_bytes(jobs, physics) * shape.vocab / jobs.tp)[:, None]
-    beside = (stages.moe > 0) * np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
+    beside = (stages.parts[MOE] > 0) * np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
     gradients = _gradient_bytes(jobs, stages, physics)
     per_token = gradients + np.maximum(again, 0.0) + beside + gathered + logits
     return per_token * tokens + _gathered_weights(jobs, stages)
@@ -127,8 +127,8 @@ def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics:
 
 def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats]) -> Floats:
     """The largest sum over the parts of one layer of each stage, shape (B, P)."""
-    present = {part: (getattr(stages, part) > 0) * by_part[part][:, None] for part in PARTS}
-    mlp = np.maximum(present[DENSE], present[MOE])
+    present = {part: (stages.parts[part] > 0) * by_part[part][:, None] for part in PARTS}
+    mlp = np.maximum(present[MLP], present[MOE])
     if jobs.model.hybrid:
         mlp = np.maximum(np.maximum(present[ATTENTION], present[MAMBA]), mlp)
     widest: Floats = mlp if jobs.model.hybrid else present[ATTENTION] + mlp
@@ -169,8 +169,8 @@ def _gradient_bytes(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -
     copies = routed_copies(jobs, physics)
     moe = copies * (2.0 * (shape.moe_latent or shape.hidden) + 2.0 * up * shape.moe_ffn / jobs.etp)
     mamba = hidden / hidden_shards(jobs) + 4.0 * shape.mamba_heads * shape.mamba_head_dim / jobs.tp
-    widest = np.maximum((stages.dense > 0) * dense[:, None], (stages.moe > 0) * moe[:, None])
-    return np.maximum(widest, (stages.mamba > 0) * mamba[:, None])
+    widest = np.maximum((stages.parts[MLP] > 0) * dense[:, None], (stages.parts[MOE] > 0) * moe[:, None])
+    return np.maximum(widest, (stages.parts[MAMBA] > 0) * mamba[:, None])
 
 
 def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
@@ -182,7 +182,7 @@ def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
     none = np.zeros(jobs.size)
     weights = {
         ATTENTION: count.attention / tp + 2 * count.norm,
-        DENSE: count.dense_mlp / tp,
+        MLP: count.dense_mlp / tp,
         MOE: beside_experts(count, tp) + routed,
         MAMBA: count.mamba / tp + none,
     }
@@ -208,9 +208,9 @@ def _placeholder_gradients(jobs: Jobs, stages: StageContents, physics: MemoryPhy
     **Source:** Transformer Engine 2.x module/base.py ``get_dummy_wgrad``.
     """
     count, tp = parameters(jobs.model), jobs.tp[:, None]
-    dense = (stages.dense > 0) * count.dense_mlp / tp
-    moe = (stages.moe > 0) * (count.shared_experts / tp + count.expert / jobs.etp[:, None])
-    mixers = (stages.attention > 0) * count.attention / tp + (stages.mamba > 0) * count.mamba / tp
+    dense = (stages.parts[MLP] > 0) * count.dense_mlp / tp
+    moe = (stages.parts[MOE] > 0) * (count.shared_experts / tp + count.expert / jobs.etp[:, None])
+    mixers = (stages.parts[ATTENTION] > 0) * count.attention / tp + (stages.parts[MAMBA] > 0) * count.mamba / tp
     placeholders: Floats = physics.placeholder_gradients * 2.0 * (mixers + dense + moe)
     return placeholders
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from simulator.job import Jobs, Precision
 from simulator.memory_physics import MemoryPhysics
 from simulator.models import Parameters, parameters
-from simulator.models.shape import layer_kinds
 from simulator.pipeline import held_by_rank, in_flight
+from simulator.placement import layer_parts
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -26,8 +26,7 @@ class StageContents:
 
     Attributes:
         exists, first, last: the stage exists, has the embedding, has the head.
-        layers: decoder layers.  attention, dense, moe, mamba: their parts; a hybrid's layer is one of them, of
-            which every stage has the model's mix.
+        layers: decoder layers.  parts: what they are made of, by `simulator.placement.layer_parts`.
         in_flight: micro-batches whose activations the stage holds at its peak.
     """
 
@@ -35,10 +34,7 @@ class StageContents:
     first: Bools
     last: Bools
     layers: Floats
-    attention: Floats
-    dense: Floats
-    moe: Floats
-    mamba: Floats
+    parts: dict[str, Floats]
     in_flight: Floats
 
     @classmethod
@@ -46,43 +42,17 @@ class StageContents:
         """The contents of every stage of the batch."""
         stage = np.arange(jobs.stage_layers.shape[1])[None, :]
         layers = jobs.stage_layers.astype(np.float64)
-        first, last = stage == 0, stage == jobs.last_stage[:, None]
-        if jobs.model.hybrid:
-            kinds, total = layer_kinds(jobs.model), jobs.model.layers
-            counts = (kinds.attention, kinds.dense, kinds.moe, kinds.mamba)
-            parts = [layers * (count / total) for count in counts]
-        else:
-            dense = dense_layers(jobs)
-            parts = [layers, dense, layers - dense, np.zeros_like(layers)]
-        ends = [np.broadcast_to(end, layers.shape).astype(np.float64) for end in (first, last)]
-        head, tail, *counted = (held_by_rank(jobs, values) for values in (*ends, layers, *parts))
-        every, attention, dense, moe, mamba = counted
+        ends = (stage == 0, stage == jobs.last_stage[:, None])
+        first, last = (np.broadcast_to(end, layers.shape).astype(np.float64) for end in ends)
+        parts = {part: held_by_rank(jobs, count) for part, count in layer_parts(jobs).items()}
         return cls(
             exists=stage < jobs.pp[:, None],
-            first=head > 0,
-            last=tail > 0,
-            layers=every,
-            attention=attention,
-            dense=dense,
-            moe=moe,
-            mamba=mamba,
+            first=held_by_rank(jobs, first) > 0,
+            last=held_by_rank(jobs, last) > 0,
+            layers=held_by_rank(jobs, layers),
+            parts=parts,
             in_flight=in_flight(jobs),
         )
-
-
-def dense_layers(jobs: Jobs) -> Floats:
-    """Layers with a dense MLP on every stage, shape (B, P): the model's first ones, dealt out chunk by chunk."""
-    layers = jobs.stage_layers.astype(np.float64)
-    if not jobs.model.experts:
-        return layers
-    chunk = layers / jobs.vpp[:, None]
-    round_layers = chunk.sum(axis=1, keepdims=True)
-    dense, rounds = np.zeros_like(layers), 0
-    while rounds < jobs.vpp.max() and np.any(jobs.model.first_dense_layers > rounds * round_layers):
-        before = rounds * round_layers + np.cumsum(chunk, axis=1) - chunk
-        dense += np.clip(jobs.model.first_dense_layers - before, 0, chunk) * (rounds < jobs.vpp[:, None])
-        rounds += 1
-    return dense
 
 
 def model_state(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> dict[str, Floats]:
@@ -118,11 +88,11 @@ def _rank_parameters(jobs: Jobs, stages: StageContents) -> tuple[Floats, Floats,
     """Parameters on one rank by stage, shapes (B, P): of dense GEMMs and norms, of embedding and head, of experts."""
     count, tp = parameters(jobs.model), jobs.tp[:, None]
     norms = stages.layers * (count.norm if jobs.model.hybrid else 2 * count.norm)
-    mixers = stages.attention * (count.attention / tp) + stages.mamba * (count.mamba / tp)
-    gemm = mixers + norms + stages.dense * (count.dense_mlp / tp) + stages.moe * beside_experts(count, tp)
-    gemm = gemm + stages.last * count.final_norm
+    mixers = stages.parts["attention"] * (count.attention / tp) + stages.parts["mamba"] * (count.mamba / tp)
+    mlps = stages.parts["mlp"] * (count.dense_mlp / tp) + stages.parts["moe"] * beside_experts(count, tp)
+    gemm = mixers + norms + mlps + stages.last * count.final_norm
     expert_ranks = (jobs.ep * jobs.etp)[:, None]
-    experts = stages.moe * jobs.model.experts * count.expert / expert_ranks
+    experts = stages.parts["moe"] * jobs.model.experts * count.expert / expert_ranks
     if jobs.model.mtp_layers:
         routed = jobs.model.mtp_layers * jobs.model.experts * count.expert
         gemm = gemm + stages.last * (count.mtp - routed) / tp

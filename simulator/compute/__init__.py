@@ -17,14 +17,13 @@ from simulator.compute.moe import expert_copies, expert_width, moe_time, routing
 from simulator.compute.tally import PartTime, recomputed_share, sharded_tokens
 from simulator.job import Jobs
 from simulator.kernels import gemm_rates
-from simulator.models import ModelShape, layer_kinds
+from simulator.models import layer_kinds
 from simulator.physics import Physics
 
 __all__ = [
     "PartTime",
     "expert_copies",
     "expert_width",
-    "layer_mix",
     "part_times",
     "recomputed_share",
     "routing_imbalance",
@@ -42,32 +41,16 @@ def part_times(jobs: Jobs, physics: Physics) -> dict[str, PartTime]:
     shape = jobs.model
     rates = gemm_rates(jobs, physics)
     plain = gemm_rates(jobs, physics, high_precision=True)
-    counts = layer_mix(shape)
+    kinds = layer_kinds(shape)
     parts = {"embedding": embedding_time(jobs, physics), "head": head_time(jobs, physics, plain)}
-    if counts["attention"]:
+    if kinds.attention:
         parts["attention"] = attention_time(jobs, physics, rates)
-    if counts["mamba"]:
+    if kinds.mamba:
         parts["mamba"] = mamba_time(jobs, physics, rates)
-    if counts["mlp"] or shape.first_dense_layers or not shape.experts:
+    if kinds.dense or not shape.experts:
         parts["mlp"] = mlp_time(jobs, physics, rates)
     if shape.experts:
         parts["moe"] = moe_time(jobs, physics, rates, plain)
     if shape.mtp_layers:
         parts["mtp"] = mtp_time(jobs, physics, rates)
     return parts
-
-
-def layer_mix(shape: ModelShape) -> dict[str, float]:
-    """How many of each part an average decoder layer has, as shares of 1; leading dense layers count as experts here.
-
-    A plain transformer layer holds attention and one MLP; a layer of a hybrid is one mixer.
-    """
-    kinds = layer_kinds(shape)
-    leading = 0 if shape.hybrid or not shape.experts else kinds.dense
-    held = {
-        "attention": kinds.attention,
-        "mamba": kinds.mamba,
-        "mlp": kinds.dense - leading,
-        "moe": kinds.moe + leading,
-    }
-    return {part: count / shape.layers for part, count in held.items()}

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.activations import DENSE, MOE, part_activations
+from simulator.activations import MLP, MOE, part_activations
 from simulator.hardware import GIB, parse_cluster
 from simulator.job import Dispatcher, Graph, Jobs, Offload, Precision, Recompute, make_jobs
 from simulator.memory import MEMORY_PARTS, MemoryEstimate, peak_memory
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics, memory_physics_of
-from simulator.model_state import dense_layers
 from simulator.models import ModelShape, model, models, parameters
 from simulator.pipeline import in_flight
 
@@ -45,7 +44,7 @@ def test_static_bytes_of_gpt3_175b_on_64() -> None:
 def test_activations_of_a_dense_stage() -> None:
     """SimuMax@4dcaae5 for 20 layers of Llama-3-70B, tp 4, cp 2, sequence 8192: 5.237 GiB a micro-batch."""
     one = jobs("llama-3-70b", tp=4, cp=2, seq_len=8192)
-    assert 20 * kept(one, DENSE)[0] * 8192 / 2 / GIB == pytest.approx(5.237, rel=2e-3)
+    assert 20 * kept(one, MLP)[0] * 8192 / 2 / GIB == pytest.approx(5.237, rel=2e-3)
 
 
 def test_activations_of_a_moe_stage() -> None:
@@ -143,15 +142,6 @@ def test_interleaving_costs_the_first_stage_its_penalty() -> None:
     for pp, vpp in ((4, 5), (8, 2), (2, 3)):
         first = in_flight(jobs("llama-3-70b", pp=pp, vpp=vpp, gbs=1024))[0, 0]
         assert first == pytest.approx(pp * (1 + (pp - 1) / (pp * vpp)))
-
-
-def test_first_dense_layers_live_on_the_first_chunks() -> None:
-    plain = dense_layers(jobs("deepseek-v3", pp=4, stage_layers=[[16, 15, 15, 15]]))
-    assert plain.tolist() == [[3, 0, 0, 0]]
-    interleaved = dense_layers(jobs("deepseek-v3", pp=4, vpp=8, stage_layers=[[16, 16, 16, 13]]))
-    assert interleaved.tolist() == [[2, 1, 0, 0]]
-    many = replace(model("deepseek-v3"), layers=8, first_dense_layers=6)
-    assert dense_layers(jobs(many, pp=2, vpp=4, gbs=512)).tolist() == [[3, 3]]
 
 
 def layouts() -> st.SearchStrategy[dict[str, Any]]:
@@ -345,7 +335,7 @@ def test_saved_tensors_of_a_dense_layer_against_torch() -> None:
         x = x + out.transpose(1, 2).reshape(seq, 64) @ weight(64, 64)
         x = x + SwiGlu.apply(Norm.apply(x) @ weight(64, 320)) @ weight(160, 64)
     measured = sum(t.untyped_storage().nbytes() for t in saved.values()) / seq
-    assert measured == pytest.approx(kept(jobs(shape, "1xH100", seq_len=seq), DENSE)[0], rel=0.05)
+    assert measured == pytest.approx(kept(jobs(shape, "1xH100", seq_len=seq), MLP)[0], rel=0.05)
 
 
 def test_the_peaks_of_another_stack() -> None:
