@@ -7,9 +7,10 @@ move is an array of shape (B,), so that a formula is written once and prices a w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
-from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -272,18 +273,18 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     Args:
         model, cluster: shared by the batch.
         columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
-            ``stage_layers`` the layers are split evenly, the remainder going to the first stages; with
-            ``head_layers``, what the output head costs in layers, so that the costs are even.
+            ``stage_layers`` the layers are split evenly, the remainder going to the first stages; rows of it may
+            be as long as their job has stages.
 
     Raises:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
         ValueError: columns of different lengths.
     """
-    unknown = set(columns) - set(DEFAULTS) - {"gbs", "seq_len", "stage_layers", "head_layers"}
+    unknown = set(columns) - set(DEFAULTS) - {"gbs", "seq_len", "stage_layers"}
     missing = {"gbs", "seq_len"} - set(columns)
     if unknown or missing:
         raise TypeError(f"make_jobs: unknown columns {sorted(unknown)}, missing {sorted(missing)}")
-    stage_layers, head_layers = columns.pop("stage_layers", None), columns.pop("head_layers", None)
+    stage_layers = columns.pop("stage_layers", None)
     names = [*DEFAULTS, "gbs", "seq_len"]
     values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, DEFAULTS.get(n)))) for n in names))
     kinds = {f.name: str(f.type) for f in fields(Jobs)}
@@ -292,12 +293,17 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
         n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)
     }
     if stage_layers is None:
-        split = even_stage_layers if head_layers is None else partial(cost_stage_layers, head_layers=head_layers)
-        stage_layers = split(model.layers, arrays["pp"])
-    stage_layers = np.broadcast_to(
-        np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
-    )
-    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers, **arrays)
+        stage_layers = even_stage_layers(model.layers, arrays["pp"])
+    elif not isinstance(stage_layers, np.ndarray):
+        stage_layers = _padded(stage_layers)
+    stage_layers = np.broadcast_to(np.atleast_2d(stage_layers), (arrays["pp"].shape[0], stage_layers.shape[-1]))
+    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers.astype(np.int64, copy=False), **arrays)
+
+
+def _padded(stage_layers: Sequence[Any]) -> Ints:
+    """One row, or rows of different lengths, filled up with zeros to the longest."""
+    rows = stage_layers if np.ndim(stage_layers[0]) else [stage_layers]
+    return np.array(list(zip_longest(*rows, fillvalue=0)), dtype=np.int64).T
 
 
 def even_stage_layers(layers: int, pp: Ints) -> Ints:
@@ -305,19 +311,4 @@ def even_stage_layers(layers: int, pp: Ints) -> Ints:
     stage = np.arange(int(pp.max()))[None, :]
     base, rest = layers // pp[:, None], layers % pp[:, None]
     split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
-    return split
-
-
-def cost_stage_layers(layers: int, pp: Ints, head_layers: Any) -> Ints:
-    """Layers per stage when stages are cut where the summed costs are even, shape (B, max pp).
-
-    The output head costs ``head_layers`` layers, shape (B,) or (); the layer that crosses a boundary stays in
-    front of it. The last stages may be left without layers.
-
-    **Source:** huggingface/nanotron@01de8d9 src/nanotron/models/base.py ``build_model``.
-    """
-    stage = np.arange(1, int(pp.max()) + 1)[None, :]
-    total = layers + np.reshape(np.asarray(head_layers, dtype=np.float64), (-1, 1))
-    ends = np.clip(np.ceil(total * stage / pp[:, None] - 1e-9), 0, layers).astype(np.int64)
-    split: Ints = np.diff(ends, axis=1, prepend=0)
     return split

@@ -19,23 +19,18 @@ class Stack:
     Attributes:
         name: key of `simulator.physics.physics_of`.
         defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
-        cuts_by_cost: pipeline stages are cut where costs are even, the output head counted
-            (`simulator.job.cost_stage_layers`), not layers.
         memory_statistic: what it prints as peak memory where a table does not say.
         prints_first_rank: the peak it prints is that of the first rank, not of the fullest.
     """
 
     name: str
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    cuts_by_cost: bool = False
     memory_statistic: str = "allocated"
     prints_first_rank: bool = False
 
 
 def _stack(name: str, **defaults: Any) -> Stack:
-    own = {
-        key: defaults.pop(key) for key in ("cuts_by_cost", "memory_statistic", "prints_first_rank") if key in defaults
-    }
+    own = {key: defaults.pop(key) for key in ("memory_statistic", "prints_first_rank") if key in defaults}
     return Stack(name, MappingProxyType(defaults), **own)
 
 
@@ -47,7 +42,7 @@ _STACKS = (
     _stack("megatron-2022", fused_attention=False, zero_stage=0),
     _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
     _stack("deepspeed", zero_stage=3, **_EAGER),
-    _stack("nanotron", cuts_by_cost=True, memory_statistic="reserved", prints_first_rank=True, zero_stage=0),
+    _stack("nanotron", memory_statistic="reserved", prints_first_rank=True, zero_stage=0),
     _stack("llm-foundry", zero_stage=3),
     _stack("torchtitan", zero_stage=3),
     _stack("maxtext", zero_stage=3),
