@@ -74,9 +74,10 @@ def model_state(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> di
     sharded = (jobs.zero_stage >= 3)[:, None]
     weight = np.where(sharded, physics.sharded_weight_bytes, weight_bytes(jobs)[:, None])
     table_bytes = np.where(sharded, physics.sharded_weight_bytes, 2.0)
-    raw = np.where(sharded, 0.0, physics.raw_gradient_bytes)
-    grad = jobs.main_grad_bytes[:, None]
-    state = ((jobs.main_param_bytes + jobs.moment_bytes) * (1 - jobs.optimizer_offload))[:, None]
+    trained = ~jobs.frozen[:, None]
+    raw = np.where(sharded, 0.0, physics.raw_gradient_bytes) * trained
+    grad = jobs.main_grad_bytes[:, None] * trained
+    state = ((jobs.main_param_bytes + jobs.moment_bytes) * (1 - jobs.optimizer_offload))[:, None] * trained
     return {
         "weights": held(gemm * weight + table * table_bytes, experts * weight, 3),
         "gradients": held((gemm + table) * grad, experts * grad, 2) + (gemm + table + experts) * raw,
