@@ -14,7 +14,7 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import write_file
-from simulator.calibration.batches import Batch, batch_points, peak_by_statistic
+from simulator.calibration.batches import Batch, batch_points, measured_peak
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
 from simulator.physics import physics_of
 from simulator.step import simulate_step
@@ -84,7 +84,7 @@ def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
         "pred_step_time_s": step.step_time_s,
         "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
         "pred_model_tflops_per_gpu": step.model_flops_per_s_per_gpu / 1e12,
-        "pred_peak_mem_gb": peak_by_statistic(step, batch.statistics) / 1e9,
+        "pred_peak_mem_gb": measured_peak(batch, step) / 1e9,
     }
     sound = np.all([np.isfinite(values) & (values > 0) for values in figures.values()], axis=0)
     for position, index in enumerate(batch.rows):

@@ -35,11 +35,6 @@ class Batch:
     stack: str
     version: str
 
-    @property
-    def statistics(self) -> list[str]:
-        """What each point's measured memory counts."""
-        return [point.memory_statistic for point in self.points]
-
 
 def batch_points(points: Mapping[int, Point]) -> tuple[list[Batch], dict[int, str]]:
     """Batches of ``points`` (by position in their table), and for those that cannot be priced the reason.
@@ -80,13 +75,15 @@ def _batch(rows: Sequence[int], members: Sequence[Point]) -> Batch:
     return Batch(tuple(rows), tuple(members), jobs, first.stack.name, first.version)
 
 
-def peak_by_statistic(step: StepEstimate, statistics: Sequence[str]) -> Floats:
+def measured_peak(batch: Batch, step: StepEstimate) -> Floats:
     """Peak memory of every job as its measurement counts it, bytes, shape (B,).
 
-    ``reserved`` and ``nvidia_smi`` mean what they say, everything else what torch calls allocated.
+    That of the fullest stage, or of the first where the stack prints no other; ``reserved`` and ``nvidia_smi`` mean
+    what they say, everything else what torch calls allocated.
     """
-    needed = step.peak_reserved_bytes.max(axis=1)
-    kinds = np.array(statistics)
-    shown = np.where(kinds == "reserved", needed - step.outside_bytes, step.peak_allocated_bytes.max(axis=1))
-    peak: Floats = np.where(kinds == "nvidia_smi", needed, shown)
+    jobs, first = np.arange(batch.jobs.size), batch.points[0].stack.prints_first_rank
+    stage = np.zeros_like(jobs) if first else step.peak_reserved_bytes.argmax(axis=1)
+    used, kinds = step.peak_reserved_bytes[jobs, stage], np.array([point.memory_statistic for point in batch.points])
+    shown = np.where(kinds == "reserved", used - step.outside_bytes, step.peak_allocated_bytes[jobs, stage])
+    peak: Floats = np.where(kinds == "nvidia_smi", used, shown)
     return peak

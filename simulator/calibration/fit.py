@@ -1,9 +1,9 @@
 """The fit of the constants of time to measured steps.
 
 Every constant is a shift from its prior in standard deviations (`simulator.constants.Prior.moved`). A stack may shift
-those that belong to software (`simulator.physics.SOFTWARE`), and every framework version has a pace of its own, so that progress of
-the software is not mistaken for physics. Residuals are logarithms of predicted over measured speed; their loss grows
-like a logarithm, so that a row with a wrong label cannot pull.
+those that belong to software (`simulator.physics.SOFTWARE`), and every framework version has a pace of its own, so
+that progress of the software is not mistaken for physics. Residuals are logarithms of predicted over measured speed,
+and their loss grows like a logarithm: a row with a wrong label cannot pull.
 
 Shape letters:  N = rows of the data set,  M = rows in a fit,  K = parameters.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,25 +106,24 @@ def fit(observations: Observations, use: Bools | None = None) -> Fit:
     layout = layout_of(observations)
     usable = observations.priced & np.isfinite(observations.speed)
     rows = np.flatnonzero(usable if use is None else usable & use)
-    model = _Model(observations, layout, rows)
-    measured, scale = np.log(observations.speed[rows]), np.sqrt(_base_weight(observations, rows))
-    unit = np.eye(layout.size)
+    scale = np.sqrt(_base_weight(observations, rows))
+    model = _Model(observations, layout, rows, np.log(observations.speed[rows]), scale)
     found = least_squares(
-        lambda shifts: np.concatenate([scale * (model.log_speed(shifts) - measured), shifts]),
+        model.errors,
         np.zeros(layout.size),
-        jac=lambda shifts: np.concatenate([scale[:, None] * model.jacobian(shifts), unit]),
-        loss=lambda squares: _loss(squares, rows.size),  # type: ignore[arg-type]  # stubs want a protocol class
+        jac=model.jacobian,
+        loss=partial(_loss, rows.size),
         max_nfev=_ROUNDS,
         ftol=1e-4,
     )
     residual: Floats = found.fun[: rows.size] / scale
-    weight: Floats = scale**2 / (1 + (scale * residual / _KNEE) ** 2)
     jacobian: Floats = np.asarray(found.jac)[: rows.size] / scale[:, None]
+    weight: Floats = scale**2 / (1 + (scale * residual / _KNEE) ** 2)
     covariance = _covariance(observations.column("source_id")[rows], jacobian, weight, residual)
     return Fit(layout, found.x, covariance, rows, residual, jacobian, weight)
 
 
-def _loss(squares: Floats, rows: int) -> Floats:
+def _loss(rows: int, squares: Floats) -> Floats:
     """Cauchy's loss for the rows, the square for the priors behind them; with both derivatives, shape (3, M + K)."""
     tail = 1 + squares[:rows] / _KNEE**2
     loss = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
@@ -157,40 +157,43 @@ def _covariance(sources: NDArray[np.str_], jacobian: Floats, weight: Floats, res
 
 @dataclass(frozen=True)
 class _Model:
-    """Log speed of the fitted rows as a function of the parameters, with its derivative."""
+    """Errors of the fitted rows and of the priors, in their units, as a function of the parameters."""
 
     observations: Observations
     layout: Layout
     rows: NDArray[np.int64]
+    measured: Floats
+    scale: Floats
 
-    def log_speed(self, shifts: Floats) -> Floats:
-        """Shape (M,)."""
-        wanted = set(self.rows.tolist())
-        batches = [batch for batch in self.observations.batches if not wanted.isdisjoint(batch.rows)]
-
-        def physics(stack: str, version: str) -> Physics:
-            return self.layout.physics(shifts, stack, version)
-
-        return np.log(predict_speed(batches, len(self.observations.rows), physics)[self.rows])
+    def errors(self, shifts: Floats) -> Floats:
+        """Shape (M + K,)."""
+        return np.concatenate([self.scale * (self._log_speed(shifts) - self.measured), shifts])
 
     def jacobian(self, shifts: Floats) -> Floats:
-        """Its derivative by forward differences, shape (M, K).
+        """Derivative of `errors` by forward differences, shape (M + K, K).
 
         A stack's shift of a constant acts on its own rows exactly as the general shift does, so one evaluation a
         constant serves all stacks; a version's pace divides the speed.
         """
         constants, last = len(self.layout.constants), len(self.layout.constants) + len(self.layout.stacks)
-        here, out = self.log_speed(shifts), np.zeros((self.rows.size, self.layout.size))
+        here, out = self._log_speed(shifts), np.zeros((self.rows.size, self.layout.size))
         for column in range(constants):
             moved = shifts.copy()
             moved[column] += _STEP
-            out[:, column] = (self.log_speed(moved) - here) / _STEP
+            out[:, column] = (self._log_speed(moved) - here) / _STEP
         stack, version = self._owners()
         for column, (owner, name) in enumerate(self.layout.stacks, constants):
             out[:, column] = out[:, self.layout.constants.index(name)] * (stack == owner)
         for column, name in enumerate(self.layout.versions, last):
             out[:, column] = -PACE_SD * (version == name)
-        return out
+        return np.concatenate([self.scale[:, None] * out, np.eye(self.layout.size)])
+
+    def _log_speed(self, shifts: Floats) -> Floats:
+        """Shape (M,)."""
+        wanted = set(self.rows.tolist())
+        batches = [batch for batch in self.observations.batches if not wanted.isdisjoint(batch.rows)]
+        speed = predict_speed(batches, len(self.observations.rows), partial(self.layout.physics, shifts))
+        return np.log(speed[self.rows])
 
     def _owners(self) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
         """Stack and version of every fitted row, shapes (M,)."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.batches import Batch, batch_points, peak_by_statistic
+from simulator.calibration.batches import Batch, batch_points, measured_peak
 from simulator.calibration.measurements import (
     Outcome,
     load_measurements,
@@ -118,6 +118,6 @@ def predict(batches: Sequence[Batch], size: int, physics: Callable[[str, str], P
         step = simulate_step(batch.jobs, physics(batch.stack, batch.version))
         rows = np.array(batch.rows)
         out.speed[rows] = step.tokens_per_s_per_gpu
-        out.memory_bytes[rows] = peak_by_statistic(step, batch.statistics)
+        out.memory_bytes[rows] = measured_peak(batch, step)
         out.demand[rows] = step.peak_reserved_bytes.max(axis=1) / batch.jobs.cluster.accelerator.memory_bytes
     return out
