@@ -67,6 +67,7 @@ class Graph(IntFlag):
     MOE_PREPROCESS = 8
     MOE = 16
     FULL_ITERATION = 32
+    MAMBA = 64
 
 
 class Offload(IntFlag):
@@ -93,14 +94,25 @@ RECOMPUTE_MODULES: dict[str, Recompute] = {
 
 GRAPH_PARTS: dict[str, Graph] = {
     "attn": Graph.ATTN,
+    "mamba": Graph.MAMBA,
     "mlp": Graph.MLP,
     "moe": Graph.MOE,
     "moe_router": Graph.MOE_ROUTER,
     "moe_preprocess": Graph.MOE_PREPROCESS,
-    "full": Graph.ATTN | Graph.MLP | Graph.MOE,
+    "full": Graph.ATTN | Graph.MAMBA | Graph.MLP | Graph.MOE,
     "full_iteration": Graph.FULL_ITERATION,
 }
 """Names of what CUDA graphs can capture."""
+
+OFFLOAD_PARTS: dict[str, Offload] = {
+    "core_attn": Offload.CORE_ATTN,
+    "attn_proj": Offload.ATTN_PROJ,
+    "expert_fc1": Offload.EXPERT_FC1,
+    "moe_act": Offload.MOE_ACT,
+    "fused_group_mlp": Offload.EXPERT_FC1 | Offload.MOE_ACT,
+    "fine-grained": Offload.CORE_ATTN | Offload.ATTN_PROJ | Offload.EXPERT_FC1 | Offload.MOE_ACT,
+}
+"""Names of activations that can be offloaded."""
 
 
 class Schedule(IntEnum):
@@ -138,6 +150,8 @@ class Jobs:
         bucket_bytes: gradient bucket, 0 for the stack's default.
         force_balance: tokens forced evenly over experts (benchmark only).
         capacity_factor: expert capacity factor, 0 for dropless.
+        fp8_attention: scores and weighted sum in FP8.
+        fused_experts: the experts' activation and casts run inside the grouped GEMMs.
         host_tuned: manual garbage collection and CPU binding (0, 1 or 2 of the two).
     """
 
@@ -184,6 +198,8 @@ class Jobs:
     cross_entropy_fusion: Bools
     standard_fusions: Bools
     fused_attention: Bools
+    fp8_attention: Bools
+    fused_experts: Bools
     fp8_param_gather: Bools
     overlap_p2p: Bools
     expandable_segments: Bools
@@ -260,7 +276,7 @@ DEFAULTS: dict[str, Any] = {
     "shared_expert_overlap": False, "grouped_gemm": True, "permute_fusion": True, "router_fusion": False,
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
     "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
-    "sm_margin": False, "force_balance": False, "compiled": False,
+    "sm_margin": False, "force_balance": False, "compiled": False, "fp8_attention": False, "fused_experts": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 
@@ -271,7 +287,7 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     Args:
         model, cluster: shared by the batch.
         columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
-            ``stage_layers`` the layers are split evenly, the remainder going to the first stages.
+            ``stage_layers`` the layers are split as `even_stage_layers` does.
 
     Raises:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
@@ -290,16 +306,27 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
         n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)
     }
     if stage_layers is None:
-        stage_layers = even_stage_layers(model.layers, arrays["pp"])
+        stage_layers = even_stage_layers(model.layers, arrays["pp"], arrays["vpp"])
     stage_layers = np.broadcast_to(
         np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
     )
     return Jobs(model=model, cluster=cluster, stage_layers=stage_layers, **arrays)
 
 
-def even_stage_layers(layers: int, pp: Ints) -> Ints:
-    """Layers per stage when split evenly, shape (B, max pp); the remainder goes to the first stages."""
+def even_stage_layers(layers: int, pp: Ints, vpp: Ints) -> Ints:
+    """Layers per stage when nothing else is said, shape (B, max pp): equal chunks, the ends lighter.
+
+    Chunks are rounded up and the last one takes the rest; two layers missing come off both ends, which hold the
+    embedding and the head. Where that would leave the last stage empty, the first stages have one layer more.
+    **Source:** Megatron-LM ``--account-for-embedding-in-pipeline-split``, ``--account-for-loss-in-pipeline-split``;
+    NVIDIA-NeMo/Megatron-Bridge layouts of DeepSeek-V3 (61 layers in 16 chunks: fifteen of 4, one of 1).
+    """
     stage = np.arange(int(pp.max()))[None, :]
-    base, rest = layers // pp[:, None], layers % pp[:, None]
-    split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
+    pp, vpp = pp[:, None], vpp[:, None]
+    whole = -(-layers // (pp * vpp)) * vpp
+    missing = whole * pp - layers
+    both = missing == 2
+    ends = whole - np.where(stage == pp - 1, missing - both, 0) - (both & (stage == 0))
+    base, rest = layers // pp, layers % pp
+    split: Ints = np.where(stage < pp, np.where(missing < whole, ends, base + (stage < rest)), 0)
     return split

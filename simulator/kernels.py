@@ -203,7 +203,7 @@ def attention_flops_per_s(jobs: Jobs, physics: Physics, head_dim: float, kernel_
     return chip.peak_bf16_flops * eta
 
 
-def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: float = 1.0) -> Floats:
+def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: Floats | float = 1.0) -> Floats:
     """Seconds of memory-bound kernels that together move ``traffic`` bytes, shape (B,).
 
     **Source:** bytes over the HBM rate plus a fixed part per kernel, as ai-dynamo/aiconfigurator@095f58a has it.

@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.hardware import ClusterSpec, parse_cluster
-from simulator.job import DEFAULTS, GRAPH_PARTS, RECOMPUTE_MODULES, Dispatcher, Graph, Precision, Recompute, Schedule
+from simulator.job import (
+    DEFAULTS,
+    GRAPH_PARTS,
+    OFFLOAD_PARTS,
+    RECOMPUTE_MODULES,
+    Dispatcher,
+    Graph,
+    Offload,
+    Precision,
+    Recompute,
+    Schedule,
+)
 from simulator.models import ModelShape, models
 from simulator.stacks import Stack, stack_of
 
@@ -221,7 +232,9 @@ def _columns(
     layout = {key: _int(cells, key, 1) for key in ("tp", "pp", "cp", "ep", "mbs")}
     layout = {key: max(value, 1) for key, value in layout.items()}
     layout["vpp"] = max(_int(cells, "vp", 1), 1)
-    layout["etp"] = max(_int(cells, "etp", _default_etp(layout, shape, cluster)), 1)
+    default = {**DEFAULTS, **stack.defaults}
+    whole_experts = stack.defaults.get("etp", 0)
+    layout["etp"] = max(_int(cells, "etp", whole_experts or _default_etp(layout, shape, cluster)), 1)
     _check_grid(layout, shape, cluster)
     dp = cluster.n_gpus // (layout["tp"] * layout["pp"] * layout["cp"])
     accumulation = _int(knobs, "num_microbatches", _int(knobs, "grad_accum", 1))
@@ -229,7 +242,6 @@ def _columns(
     if gbs < layout["mbs"] * dp:
         raise Unsupported(f"gbs {gbs} is below mbs x dp = {layout['mbs'] * dp}: no whole micro-batch per rank")
     recompute, recompute_layers = _recompute(cells.get("recompute", ""), knobs, layout, shape)
-    default = {**DEFAULTS, **stack.defaults}
     sequence_parallel = _flag(cells.get("sequence_parallel", ""), default["sequence_parallel"], "sequence_parallel")
     return {
         **stack.defaults,
@@ -241,7 +253,10 @@ def _columns(
         "recompute_layers": recompute_layers,
         "zero_stage": _int(cells, "zero_stage", default["zero_stage"]),
         "sequence_parallel": sequence_parallel and layout["tp"] > 1,
-        "force_balance": cells.get("routing", "") in ("forced_balance", "token_drop"),
+        # Published speed runs force even routing; a row that does not says so.
+        "force_balance": cells.get("routing", "") != "natural",
+        # User buffers overlap the linear layers of dense models only.
+        "tp_comm_overlap": default["tp_comm_overlap"] and not shape.experts,
         "capacity_factor": 1.0 if cells.get("routing", "") == "token_drop" else 0.0,
         **_levers(knobs),
     }
@@ -303,6 +318,10 @@ def _levers(knobs: Mapping[str, str]) -> dict[str, Any]:
         "moe_permute_fusion": "permute_fusion",
         "flash_attention": "fused_attention",
         "torch_compile": "compiled",
+        "overlap_p2p": "overlap_p2p",
+        "expandable_segments": "expandable_segments",
+        "fp8_dpa": "fp8_attention",
+        "cutedsl_fused_grouped_mlp": "fused_experts",
     }
     for knob, column in renamed.items():
         if knobs.get(knob):
@@ -318,6 +337,12 @@ def _levers(knobs: Mapping[str, str]) -> dict[str, Any]:
     if knobs.get("cuda_graph", "") == "full_iteration":
         levers["cuda_graph"] = Graph.FULL_ITERATION
     elif knobs.get("cuda_graph", "") in ("transformer_engine", "local"):
-        parts = knobs.get("cuda_graph_scope", "attn").split("+")
+        parts = knobs.get("cuda_graph_scope", "attn+mamba+moe_router+moe_preprocess").split("+")
         levers["cuda_graph"] = sum(GRAPH_PARTS.get(part, Graph.NONE) for part in parts)
+    offloaded = knobs.get("activation_offload", "none").split("+")
+    levers["offload"] = sum(OFFLOAD_PARTS.get(part, Offload.NONE) for part in offloaded)
+    if knobs.get("optimizer_offload"):
+        levers["optimizer_offload"] = float(_flag(knobs["optimizer_offload"], False, "optimizer_offload"))
+    if knobs.get("CUDA_DEVICE_MAX_CONNECTIONS"):
+        levers["max_connections"] = _int(knobs, "CUDA_DEVICE_MAX_CONNECTIONS")
     return levers

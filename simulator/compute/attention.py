@@ -52,6 +52,7 @@ def _attention_kernel(tally: Tally, rows: Floats, heads: Floats, qk: float, v: f
     seq = jobs.seq_len.astype(np.float64)
     flops = rows / jobs.tp * layer_flops(shape, seq)["core_attention"]
     rate = attention_flops_per_s(tally.jobs, tally.physics, (qk + v) / 2, seq / jobs.cp)
+    rate = rate * np.where(jobs.fp8_attention, tally.physics.fp8_attention, 1.0)
     tally.attention(flops * np.where(jobs.fused_attention, 1.0, 2.0), rate, replayed=replayed)
     scores = np.where(jobs.fused_attention, 0.0, 8.0 * rows * heads * seq)
     tally.memory(scores, kernels=0, fused=False, replayed=replayed)

@@ -86,5 +86,6 @@ def _experts(tally: Tally, rates: GemmRates, whole: Bools) -> None:
     looped = replace(rates, tau_s=rates.tau_s * fixed)
     tally.gemm(looped, copies, fan * ffn, width, groups=local_experts, expert=True, replayed=whole)
     activation = whole | has(jobs.recompute, Recompute.MOE_ACT)
-    tally.memory(2 * (fan + 1) * ffn * copies, replayed=activation)
+    apart = np.where(jobs.fused_experts, 0.0, 2.0 * (fan + 1) * ffn)
+    tally.memory(apart * copies, kernels=np.where(jobs.fused_experts, 0.0, 1.0), replayed=activation)
     tally.gemm(looped, copies, width, ffn, groups=local_experts, expert=True, replayed=whole)
