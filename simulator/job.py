@@ -7,8 +7,10 @@ move is an array of shape (B,), so that a formula is written once and prices a w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -103,16 +105,6 @@ GRAPH_PARTS: dict[str, Graph] = {
     "full_iteration": Graph.FULL_ITERATION,
 }
 """Names of what CUDA graphs can capture."""
-
-OFFLOAD_PARTS: dict[str, Offload] = {
-    "core_attn": Offload.CORE_ATTN,
-    "attn_proj": Offload.ATTN_PROJ,
-    "expert_fc1": Offload.EXPERT_FC1,
-    "moe_act": Offload.MOE_ACT,
-    "fused_group_mlp": Offload.EXPERT_FC1 | Offload.MOE_ACT,
-    "fine-grained": Offload.CORE_ATTN | Offload.ATTN_PROJ | Offload.EXPERT_FC1 | Offload.MOE_ACT,
-}
-"""Names of activations that can be offloaded."""
 
 
 class Schedule(IntEnum):
@@ -287,7 +279,8 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     Args:
         model, cluster: shared by the batch.
         columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
-            ``stage_layers`` the layers are split as `even_stage_layers` does.
+            ``stage_layers`` the layers are split evenly, the remainder going to the first stages; rows of it may
+            be as long as their job has stages.
 
     Raises:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
@@ -306,27 +299,22 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
         n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)
     }
     if stage_layers is None:
-        stage_layers = even_stage_layers(model.layers, arrays["pp"], arrays["vpp"])
-    stage_layers = np.broadcast_to(
-        np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
-    )
-    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers, **arrays)
+        stage_layers = even_stage_layers(model.layers, arrays["pp"])
+    elif not isinstance(stage_layers, np.ndarray):
+        stage_layers = _padded(stage_layers)
+    stage_layers = np.broadcast_to(np.atleast_2d(stage_layers), (arrays["pp"].shape[0], stage_layers.shape[-1]))
+    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers.astype(np.int64, copy=False), **arrays)
 
 
-def even_stage_layers(layers: int, pp: Ints, vpp: Ints) -> Ints:
-    """Layers per stage when nothing else is said, shape (B, max pp): equal chunks, the ends lighter.
+def _padded(stage_layers: Sequence[Any]) -> Ints:
+    """One row, or rows of different lengths, filled up with zeros to the longest."""
+    rows = stage_layers if np.ndim(stage_layers[0]) else [stage_layers]
+    return np.array(list(zip_longest(*rows, fillvalue=0)), dtype=np.int64).T
 
-    Chunks are rounded up and the last one takes the rest; two layers missing come off both ends, which hold the
-    embedding and the head. Where that would leave the last stage empty, the first stages have one layer more.
-    **Source:** Megatron-LM ``--account-for-embedding-in-pipeline-split``, ``--account-for-loss-in-pipeline-split``;
-    NVIDIA-NeMo/Megatron-Bridge layouts of DeepSeek-V3 (61 layers in 16 chunks: fifteen of 4, one of 1).
-    """
+
+def even_stage_layers(layers: int, pp: Ints) -> Ints:
+    """Layers per stage when split evenly, shape (B, max pp); the remainder goes to the first stages."""
     stage = np.arange(int(pp.max()))[None, :]
-    pp, vpp = pp[:, None], vpp[:, None]
-    whole = -(-layers // (pp * vpp)) * vpp
-    missing = whole * pp - layers
-    both = missing == 2
-    ends = whole - np.where(stage == pp - 1, missing - both, 0) - (both & (stage == 0))
-    base, rest = layers // pp, layers % pp
-    split: Ints = np.where(stage < pp, np.where(missing < whole, ends, base + (stage < rest)), 0)
+    base, rest = layers // pp[:, None], layers % pp[:, None]
+    split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
     return split

@@ -30,13 +30,10 @@ def _stack(name: str, **defaults: Any) -> Stack:
 
 
 MEGATRON = _stack("megatron")
-# Experts stay whole (parallel folding). Source: arXiv 2504.14960; NVIDIA/Megatron-LM examples and
-# yanring/Megatron-MoE-ModelZoo configurations set --expert-tensor-parallel-size 1.
-_FOLDED = _stack("megatron", etp=1)
 # Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, Transformer Engine's
 # cross-entropy, fused router, TP communication in user buffers (dense models), manual garbage collection, NUMA binding.
 _BRIDGE = _stack(
-    "megatron-bridge", etp=1, grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
+    "megatron-bridge", grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
     router_fusion=True, tp_comm_overlap=True, host_tuned=2,
 )  # fmt: skip
 _EAGER = {"sequence_parallel": False}
@@ -76,6 +73,4 @@ def stack_of(framework: str, version: str = "") -> Stack:
     """The stack of a framework as measurement tables name it; Megatron-Core's for one that is not known."""
     if framework == "Megatron-LM" and any(year in version for year in ("2021", "2022")):
         return _BY_NAME["megatron-2022"]
-    if framework in ("Megatron-LM", "Megatron-Core") and ("2026" in version or "ModelZoo" in version):
-        return _FOLDED
     return _BY_NAME[_FRAMEWORKS.get(framework, MEGATRON.name)]

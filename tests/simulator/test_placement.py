@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.hardware import parse_cluster
-from simulator.job import Jobs, even_stage_layers, make_jobs
+from simulator.job import Jobs, make_jobs
 from simulator.models import ModelShape, layer_kinds, model
 from simulator.placement import dense_layers, layer_parts
 
@@ -45,18 +45,3 @@ def test_all_stages_together_hold_the_model(name: str, pp: int, vpp: int) -> Non
     held = {part: float(count.sum()) for part, count in layer_parts(jobs(name, pp=pp, vpp=vpp)).items()}
     expected = {"attention": kinds.attention, "mamba": kinds.mamba, "mlp": kinds.dense, "moe": kinds.moe}
     assert np.allclose([held[part] for part in expected], list(expected.values()))
-
-
-def test_layers_of_published_layouts() -> None:
-    """NVIDIA-NeMo/Megatron-Bridge v0.6 DeepSeek-V3, ``Et*4|(t*4|)*14tmL`` over 2 stages; Llama-3.1-405B, whose 126
-    layers fill 64 chunks together with embedding and head."""
-    assert even_stage_layers(61, np.array([2]), np.array([8])).tolist() == [[32, 29]]
-    assert even_stage_layers(126, np.array([8]), np.array([8])).tolist() == [[15, 16, 16, 16, 16, 16, 16, 15]]
-
-
-@given(st.integers(1, 130), st.integers(1, 16), st.integers(1, 4))
-def test_an_even_split_loses_no_layer(layers: int, pp: int, vpp: int) -> None:
-    split = even_stage_layers(layers, np.array([pp]), np.array([vpp]))[0]
-    assert split.sum() == layers
-    assert split.min() >= 0
-    assert split.max() <= -(-layers // (pp * vpp)) * vpp
