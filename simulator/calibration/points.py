@@ -159,7 +159,9 @@ def _columns(
     _check_grid(layout, shape, cluster)
     dp = cluster.n_gpus // (layout["tp"] * layout["pp"] * layout["cp"])
     layout |= _batch(cells, knobs, layout["pp"], dp)
-    recompute, recompute_layers = _recompute(cells.get("recompute", ""), knobs, layout, shape)
+    recompute, recompute_layers = default["recompute"], 0
+    if cells.get("recompute", "") not in ("", "unknown"):
+        recompute, recompute_layers = _recompute(cells["recompute"], knobs, layout, shape)
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
     return {
         **stack.defaults,
