@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.compute import expert_width, routing_imbalance, sharded_tokens
 from simulator.hardware import ClusterSpec
-from simulator.job import Dispatcher, Ints, Jobs, tokens_per_rank
+from simulator.job import Dispatcher, Ints, Jobs, Precision, tokens_per_rank
 from simulator.kernel_tables import CollectiveFit, entry, kernel_tables
 from simulator.physics import Physics
 
@@ -172,18 +172,20 @@ def expert_data_group(jobs: Jobs) -> Group:
 
 
 def tensor_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
-    """Communication of one tensor-parallel block (attention or MLP): (forward, one collective), shape (B,).
+    """Communication of one tensor-parallel block (attention or MLP): (gather, reduction), shape (B,).
 
-    With sequence parallelism a block gathers its input and scatters its output; without, it all-reduces the
-    output. Backward mirrors the forward and gathers the input once more for the weight gradients.
-    **Source:** arXiv 2205.05198 section 4.2.
+    With sequence parallelism a block gathers its input, in the number format of its GEMMs, and scatters its output
+    in BF16; without, it only all-reduces the output. Backward mirrors the forward and gathers the input once more
+    for the weight gradients.
+    **Source:** arXiv 2205.05198 section 4.2; Transformer Engine `distributed.py`, gathers of quantised tensors.
     """
     group = tensor_group(jobs)
-    whole = 2 * tokens_per_rank(jobs) * jobs.model.hidden
-    gather = gather_seconds(group, physics, whole)
-    reduce = all_reduce_seconds(group, physics, whole, jobs.nvls)
-    both = gather + scatter_seconds(group, physics, whole)
-    return np.where(jobs.sequence_parallel, both, reduce), np.where(jobs.sequence_parallel, gather, reduce)
+    elements = tokens_per_rank(jobs) * jobs.model.hidden
+    narrow = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
+    gather = gather_seconds(group, physics, np.where(narrow, 1.0, 2.0) * elements)
+    scatter = scatter_seconds(group, physics, 2 * elements)
+    reduce = all_reduce_seconds(group, physics, 2 * elements, jobs.nvls)
+    return np.where(jobs.sequence_parallel, gather, 0.0), np.where(jobs.sequence_parallel, scatter, reduce)
 
 
 def distinct_targets(targets: Floats, experts: int, top_k: int) -> Floats:

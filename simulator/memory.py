@@ -115,8 +115,9 @@ def _static(jobs: Jobs, stages: _Stages) -> dict[str, Floats]:
         return total
 
     weight = _weight_bytes(jobs)[:, None]
-    grad = jobs.main_grad_bytes[:, None]
-    state = ((jobs.main_param_bytes + jobs.moment_bytes) * (1 - jobs.optimizer_offload))[:, None]
+    trained = ~jobs.frozen[:, None]
+    grad = jobs.main_grad_bytes[:, None] * trained
+    state = ((jobs.main_param_bytes + jobs.moment_bytes) * (1 - jobs.optimizer_offload))[:, None] * trained
     return {
         "weights": held(gemm * weight + table * 2.0, experts * weight, 3),
         "gradients": held((gemm + table) * grad, experts * grad, 2),

@@ -43,6 +43,12 @@ class Physics:
     attention_backward: float = constant(
         0.80, 0.06, "backward over forward efficiency", "MCORE (422/553, 523/638 TFLOP/s)"
     )
+    portable_attention: float = constant(
+        0.53,
+        0.10,
+        "from Hopper on, speed of attention written for Ampere over a kernel of the generation",
+        "arXiv 2407.08608, flash-attention 2 reaches 35 % of an H100, version 3 up to 75 %",
+    )
     memory_eff: float = constant(0.80, 0.10, "of the HBM rate, fused memory-bound operations", "AIC H100")
     memory_latency_s: float = constant(3e-6, 0.20, "fixed part of one memory-bound kernel", "AIC H100")
     unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior")

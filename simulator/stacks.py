@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from simulator.job import Graph, Recompute
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -31,16 +33,19 @@ def _stack(name: str, **defaults: Any) -> Stack:
 
 MEGATRON = _stack("megatron")
 _EAGER = {"sequence_parallel": False}
+_PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 _STACKS = (
     MEGATRON,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
     _stack("megatron-2022", fused_attention=False, zero_stage=0),
     _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
     _stack("deepspeed", zero_stage=3, **_EAGER),
-    _stack("nanotron", zero_stage=0),
-    _stack("llm-foundry", zero_stage=3),
-    _stack("torchtitan", zero_stage=3),
-    _stack("maxtext", zero_stage=3),
+    _stack("nanotron", zero_stage=0, **_PORTABLE),
+    _stack("llm-foundry", zero_stage=3, **_PORTABLE),
+    _stack("torchtitan", zero_stage=3, **_PORTABLE),
+    # XLA compiles the whole step and, by its models' default, recomputes every layer.
+    _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
+    _stack("nemo", tp_comm_overlap=True),
     _stack("internevo", **_EAGER),
 )
 _BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
@@ -57,6 +62,7 @@ _FRAMEWORKS = MappingProxyType(
         "MaxText": "maxtext",
         "PaxML": "maxtext",
         "InternEvo": "internevo",
+        "NeMo": "nemo",
     }
 )
 

@@ -163,9 +163,11 @@ def _columns(
     _check_grid(layout, shape, cluster)
     dp = cluster.n_gpus // (layout["tp"] * layout["pp"] * layout["cp"])
     layout |= _batch(cells, knobs, layout["pp"], dp)
-    asked = cells.get("recompute", "") or "unknown"
-    asked = _UNSAID_RECOMPUTE.get(stack.name, asked) if asked == "unknown" else asked
-    recompute, recompute_layers = _recompute(asked, knobs, layout, shape)
+    asked = cells.get("recompute", "")
+    asked = _UNSAID_RECOMPUTE.get(stack.name, "") if asked in ("", "unknown") else asked
+    recompute, recompute_layers = (
+        _recompute(asked, knobs, layout, shape) if asked else (Recompute(default["recompute"]), 0)
+    )
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
     return {
         **stack.defaults,
