@@ -30,7 +30,7 @@ def _levers(text):
         ("dispatcher=alltoall(default)", "dispatcher", Dispatcher.ALLTOALL),
         ("cuda_graph=full_iteration", "cuda_graph", Graph.FULL_ITERATION),
         ("cuda_graph=local;cuda_graph_scope=mlp+moe_router", "cuda_graph", Graph.MLP | Graph.MOE_ROUTER),
-        ("cuda_graph=transformer_engine", "cuda_graph", Graph.ATTN | Graph.MLP | Graph.MOE),
+        ("cuda_graph=transformer_engine", "cuda_graph", Graph.ATTN | Graph.MAMBA | Graph.MLP | Graph.MOE),
         ("cuda_graph=none", "cuda_graph", Graph.NONE),
         ("activation_offload=expert_fc1+moe_act", "offload", Offload.EXPERT_FC1 | Offload.MOE_ACT),
         ("optimizer_cpu_offload=true", "optimizer_offload", 1.0),
