@@ -142,9 +142,13 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     """Seconds of one hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline.
 
     The slowest boundary counts, and one leaves the fast domain unless the whole job fits into it. Inside, a send
-    is what each of two ranks does in an all-gather.
+    is what each of two ranks does in an all-gather. Without sequence parallelism all tensor-parallel ranks hold the
+    same hidden state: with ``partitioned_sends`` each sends its part, and the receivers gather the whole.
+    **Source:** arXiv 2104.04473 section 4.1 (scatter/gather).
     """
-    payload = 2 * sharded_tokens(jobs) * jobs.model.hidden
+    whole = 2 * sharded_tokens(jobs) * jobs.model.hidden
+    parted = jobs.partitioned_sends & ~jobs.sequence_parallel
+    payload = whole / np.where(parted, jobs.tp, 1)
     fit, two = collective_fit(jobs.cluster, "all_gather"), np.asarray(2.0)
     link = physics.link_speed * domain_rate(fit, jobs.cluster.accelerator.link_bytes_per_s, two)
     inside = jobs.cluster.n_gpus <= jobs.cluster.accelerator.domain_gpus
@@ -152,6 +156,7 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
         moving = transfer_seconds(payload, link, physics.ramp * fit.ramp_us * 1e-6)
     else:
         moving = transfer_seconds(payload, nic_rate(jobs.cluster, physics), physics.network_ramp_s)
+    moving = moving + np.where(parted, gather_seconds(tensor_group(jobs), physics, whole), 0.0)
     return np.where(jobs.pp > 1, physics.latency * latency_seconds(fit, two) + moving, 0.0)
 
 

@@ -140,6 +140,8 @@ class Jobs:
         bucket_bytes: gradient bucket, 0 for the stack's default.
         force_balance: tokens forced evenly over experts (benchmark only).
         capacity_factor: expert capacity factor, 0 for dropless.
+        partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
+            the next pipeline stage, instead of each sending all of it.
         portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
             whatever accelerator; off, a kernel of its generation.
         frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
@@ -196,6 +198,7 @@ class Jobs:
     frozen: Bools
     fp8_param_gather: Bools
     overlap_p2p: Bools
+    partitioned_sends: Bools
     expandable_segments: Bools
     avoid_record_streams: Bools
     nvls: Bools
@@ -269,8 +272,9 @@ DEFAULTS: dict[str, Any] = {
     "grad_reduce_fp32": True, "tp_comm_overlap": False, "ep_overlap": False, "delay_wgrad": False,
     "shared_expert_overlap": False, "grouped_gemm": True, "permute_fusion": True, "router_fusion": False,
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
-    "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
-    "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False, "frozen": False,
+    "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
+    "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
+    "frozen": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

@@ -23,7 +23,7 @@ from importlib.resources import files
 from typing import Any
 
 from simulator.constants import constant, priors
-from simulator.memory_physics import MemoryPhysics
+from simulator.memory_physics import MemoryPhysics, memory_physics_of
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def physics_of(stack: str = "megatron", version: str = "") -> Physics:
         values[name] = values.get(name, getattr(Physics, name)) * factor
     pace, _ = known["versions"].get(version, (1.0, 0.0))
     values["pace"] = values.get("pace", 1.0) * pace
-    return replace(Physics(), **values)
+    return replace(Physics(), memory=memory_physics_of(stack), **values)
 
 
 DEFAULT_PHYSICS = physics_of()

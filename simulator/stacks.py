@@ -21,14 +21,19 @@ class Stack:
     Attributes:
         name: key of `simulator.physics.physics_of`.
         defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
+        memory_statistic: what it prints as peak memory where a table does not say.
+        prints_first_rank: the peak it prints is that of the first rank, not of the fullest.
     """
 
     name: str
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    memory_statistic: str = "allocated"
+    prints_first_rank: bool = False
 
 
 def _stack(name: str, **defaults: Any) -> Stack:
-    return Stack(name, MappingProxyType(defaults))
+    own = {key: defaults.pop(key) for key in ("memory_statistic", "prints_first_rank") if key in defaults}
+    return Stack(name, MappingProxyType(defaults), **own)
 
 
 MEGATRON = _stack("megatron")
@@ -37,10 +42,20 @@ _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on eve
 _STACKS = (
     MEGATRON,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
-    _stack("megatron-2022", fused_attention=False, zero_stage=0),
-    _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
+    _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
+    # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+    _stack(
+        "megatron-deepspeed",
+        fused_attention=False,
+        zero_stage=0,
+        partitioned_sends=True,
+        overlap_grad_reduce=False,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        **_EAGER,
+    ),
     _stack("deepspeed", zero_stage=3, **_EAGER),
-    _stack("nanotron", zero_stage=0, **_PORTABLE),
+    _stack("nanotron", memory_statistic="reserved", prints_first_rank=True, zero_stage=0, **_PORTABLE),
     _stack("llm-foundry", zero_stage=3, **_PORTABLE),
     _stack("torchtitan", zero_stage=3, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.

@@ -111,7 +111,9 @@ def parse_point(row: Mapping[str, str]) -> Point:
     framework, release = cells.get("framework", ""), cells.get("framework_version", "")
     stack = stack_of(framework, release)
     columns = _columns(cells, knobs, shape, cluster, stack)
-    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, cells.get("mem_statistic", ""))
+    printed = cells.get("mem_statistic", "")
+    statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
+    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, statistic)
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:

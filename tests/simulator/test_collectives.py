@@ -15,6 +15,7 @@ from simulator.collectives import (
     gather_seconds,
     ring_attention_seconds,
     send_seconds,
+    tensor_group,
     tensor_seconds,
 )
 from simulator.hardware import parse_cluster
@@ -145,3 +146,21 @@ def test_sends_are_paced_by_the_boundary_that_leaves_the_node():
         make_jobs(shape, two_nodes, **columns, tp=2, sequence_parallel=[False, True]), DEFAULT_PHYSICS
     )
     assert whole > 1.5 * split
+
+
+@given(tp=st.sampled_from([1, 2, 4, 8]), mbs=st.integers(1, 32))
+def test_parted_sends_cost_a_part_over_the_network_and_a_gather_inside(tp, mbs):
+    """A quarter of the payload each and one gather over NVLink; with sequence parallelism nothing is left to part."""
+    cluster, shape = parse_cluster("64xA100-SXM4-80GB"), model("llama-3-8b")
+    columns = {"gbs": 64 * mbs, "mbs": mbs, "seq_len": 2048, "pp": 4, "tp": tp}
+
+    def send(**more):
+        return float(send_seconds(make_jobs(shape, cluster, **columns, **more), DEFAULT_PHYSICS)[0])
+
+    whole, parted = (send(sequence_parallel=False, partitioned_sends=on) for on in (False, True))
+    split = send(sequence_parallel=tp > 1)
+    jobs = make_jobs(shape, cluster, **columns)
+    gather = gather_seconds(tensor_group(jobs), DEFAULT_PHYSICS, np.asarray([2.0 * 2048 * mbs * shape.hidden]))[0]
+    assert parted == pytest.approx(split + gather)
+    assert parted <= whole * (1 + 1e-12)
+    assert send(sequence_parallel=tp > 1, partitioned_sends=True) == split
