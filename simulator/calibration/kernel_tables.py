@@ -133,9 +133,15 @@ def _merged(present: Table[F], fitted: Found[F]) -> Table[F]:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """One table; a missing file or library is reported in a sentence."""
-    import pandas as pd
+    """One table.
 
+    Raises:
+        ValueError: the file, or the library that reads it, is missing.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ValueError("kernel tables need pandas and pyarrow: pip install 'attune-lab[calibration]'") from error
     if not path.is_file():
         raise ValueError(f"{path} does not exist: the directory must hold {', '.join(f'{n}.parquet' for n in FILES)}")
     return pd.read_parquet(path)

@@ -1,6 +1,7 @@
 """Kernel constants: the shipped file, its round trip, and fits that find the constants of synthetic measurements."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +10,6 @@ from simulator.calibration.kernel_tables import FILES, fit_kernel_tables
 from simulator.hardware import accelerators
 from simulator.kernel_tables import entry, kernel_tables, parse, write
 from simulator.kernels import fitted_rates, gemm_seconds, weight_gradient_seconds
-
-pd = pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
 
 H100 = accelerators()["H100-SXM5-80GB"]
 TRUTH = {
