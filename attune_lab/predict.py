@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from attune_lab.contracts import UserError
-from attune_lab.points import REQUIRED_COLUMNS, Point, Unsupported, parse_point
 from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import write_file
+from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
 from simulator.hardware import ClusterSpec
 from simulator.job import Jobs, make_jobs
 from simulator.models import ModelShape
+from simulator.physics import Physics, physics_of
 from simulator.step import StepEstimate, simulate_step
 
 PREDICTED_COLUMNS = (
@@ -67,27 +68,31 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
             point = parse_point(row)
         except Unsupported as error:
             results[index].update(pred_status="unsupported", pred_reason=str(error))
-        except UserError as error:
+        except InvalidCell as error:
             results[index].update(pred_status="invalid", pred_reason=str(error))
         else:
-            groups[point.shape, point.cluster].append((index, point))
-    for (shape, cluster), members in groups.items():
-        _predict(results, shape, cluster, members)
+            groups[point.shape, point.cluster, point.stack.name, point.version].append((index, point))
+    for (shape, cluster, stack, version), members in groups.items():
+        _predict(results, shape, cluster, physics_of(stack, version), members)
     return results
 
 
 def _predict(
-    results: list[dict[str, Any]], shape: ModelShape, cluster: ClusterSpec, members: Sequence[tuple[int, Point]]
+    results: list[dict[str, Any]],
+    shape: ModelShape,
+    cluster: ClusterSpec,
+    physics: Physics,
+    members: Sequence[tuple[int, Point]],
 ) -> None:
     """Fill in one batch; where the simulator refuses it, row by row, so that a bad row spoils no other."""
     names = sorted({name for _, point in members for name in point.columns})
     try:
         jobs = make_jobs(shape, cluster, **_columns(names, [point for _, point in members]))
-        step = simulate_step(jobs)
+        step = simulate_step(jobs, physics)
     except (ValueError, OverflowError) as error:
         if len(members) > 1:
             for member in members:
-                _predict(results, shape, cluster, [member])
+                _predict(results, shape, cluster, physics, [member])
         else:
             results[members[0][0]].update(pred_status="unsupported", pred_reason=str(error))
     else:

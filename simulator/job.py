@@ -80,6 +80,29 @@ class Offload(IntFlag):
     LAYER = 16
 
 
+RECOMPUTE_MODULES: dict[str, Recompute] = {
+    "core_attn": Recompute.CORE_ATTN,
+    "moe_act": Recompute.MOE_ACT,
+    "layernorm": Recompute.LAYERNORM,
+    "mla_up_proj": Recompute.MLA_UP_PROJ,
+    "mlp": Recompute.MLP,
+    "moe": Recompute.MOE,
+    "shared_experts": Recompute.SHARED_EXPERTS,
+}
+"""Megatron-Core's names of what can be recomputed."""
+
+GRAPH_PARTS: dict[str, Graph] = {
+    "attn": Graph.ATTN,
+    "mlp": Graph.MLP,
+    "moe": Graph.MOE,
+    "moe_router": Graph.MOE_ROUTER,
+    "moe_preprocess": Graph.MOE_PREPROCESS,
+    "full": Graph.ATTN | Graph.MLP | Graph.MOE,
+    "full_iteration": Graph.FULL_ITERATION,
+}
+"""Names of what CUDA graphs can capture."""
+
+
 class Schedule(IntEnum):
     """Order in which a pipeline stage works through its micro-batches.
 

@@ -15,6 +15,7 @@ from simulator.job import Dispatcher, Graph, Jobs, Precision, Recompute, has, hi
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics
 from simulator.models import Parameters, parameters
 from simulator.pipeline import held_by_rank, in_flight
+from simulator.placement import dense_layers
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -91,21 +92,6 @@ class _Stages:
             moe=moe,
             in_flight=in_flight(jobs),
         )
-
-
-def dense_layers(jobs: Jobs) -> Floats:
-    """Layers with a dense MLP on every stage, shape (B, P): the model's first ones, dealt out chunk by chunk."""
-    layers = jobs.stage_layers.astype(np.float64)
-    if not jobs.model.experts:
-        return layers
-    chunk = layers / jobs.vpp[:, None]
-    round_layers = chunk.sum(axis=1, keepdims=True)
-    dense, rounds = np.zeros_like(layers), 0
-    while rounds < jobs.vpp.max() and np.any(jobs.model.first_dense_layers > rounds * round_layers):
-        before = rounds * round_layers + np.cumsum(chunk, axis=1) - chunk
-        dense += np.clip(jobs.model.first_dense_layers - before, 0, chunk) * (rounds < jobs.vpp[:, None])
-        rounds += 1
-    return dense
 
 
 def _static(jobs: Jobs, stages: _Stages) -> dict[str, Floats]:

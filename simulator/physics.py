@@ -16,8 +16,13 @@ Sources by short name:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
+from simulator.constants import constant, priors
 from simulator.memory_physics import MemoryPhysics
 
 
@@ -25,86 +30,130 @@ from simulator.memory_physics import MemoryPhysics
 class Physics:
     """Time constants. Units: seconds, bytes, ratios."""
 
+    pace: float = constant(
+        1.0, 0.0, "whole step over what the constants below give: progress of the software", "fitted"
+    )
+
     # Kernels
-    gemm_speed: float = 0.90  # sustained clock and power of a training run over a kernel benchmark. Source: prior
-    gemm_speed_low: float = 1.0  # further factor of FP8/FP4: casts of gradients, transposes. Source: prior
-    attention_speed: float = 0.90  # the same clocks, over the table of attention. Source: prior
-    attention_backward: float = 0.80  # backward over forward efficiency. Source: MCORE (422/553, 523/638 TFLOP/s)
-    memory_eff: float = 0.80  # of the HBM rate, fused memory-bound operations. Source: AIC H100
-    memory_latency_s: float = 3e-6  # fixed part of one memory-bound kernel. Source: AIC H100
-    unfused_traffic: float = 2.0  # bytes moved without fusion over with it. Source: prior
-    compiled_traffic: float = 0.75  # bytes moved under torch.compile over without it. Source: prior
-    imbalance_per_doubling: float = 0.08  # slowest expert rank over the mean, per doubling of EP, learned
-    # routing. Source: Megatron-MoE-ModelZoo Qwen3-235B, forced against learned balance -20 % at 16K
+    gemm_speed: float = constant(
+        0.90, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
+    )
+    gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
+    attention_speed: float = constant(0.90, 0.08, "the same clocks, over the table of attention", "prior")
+    attention_backward: float = constant(
+        0.80, 0.06, "backward over forward efficiency", "MCORE (422/553, 523/638 TFLOP/s)"
+    )
+    memory_eff: float = constant(0.80, 0.10, "of the HBM rate, fused memory-bound operations", "AIC H100")
+    memory_latency_s: float = constant(3e-6, 0.20, "fixed part of one memory-bound kernel", "AIC H100")
+    unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior")
+    compiled_traffic: float = constant(0.75, 0.10, "bytes moved under torch.compile over without it", "prior")
+    imbalance_per_doubling: float = constant(
+        0.08,
+        0.30,
+        "slowest expert rank over the mean, per doubling of EP, learned routing",
+        "Megatron-MoE-ModelZoo Qwen3-235B, forced against learned balance -20 % at 16K",
+    )
 
     # Host
-    launch_s: float = 20e-6  # issue of one kernel from an eager framework, its Python included. Source: vTrain,
-    # single A100 nodes: 3.5 ms for a layer forward, again and backward wherever the GPU needs less
-    graph_launch_s: float = 1e-6  # issue of one kernel inside a CUDA graph. Source: prior
-    sync_s: float = 50e-6  # host waits for token counts, once per dropless MoE layer and pass. Source: prior
-    host_tuning: float = 0.06  # share of issue time saved by each of manual GC and CPU binding. Source: prior
-    step_fixed_s: float = 5e-3  # data, logging, norm and scheduler of one step. Source: prior
+    launch_s: float = constant(
+        20e-6,
+        0.25,
+        "issue of one kernel from an eager framework, its Python included",
+        "vTrain, single A100 nodes: 3.5 ms for a layer forward, again and backward wherever the GPU needs less",
+    )
+    graph_launch_s: float = constant(1e-6, 0.30, "issue of one kernel inside a CUDA graph", "prior")
+    sync_s: float = constant(50e-6, 0.30, "host waits for token counts, once per dropless MoE layer and pass", "prior")
+    host_tuning: float = constant(0.06, 0.30, "share of issue time saved by each of manual GC and CPU binding", "prior")
+    step_fixed_s: float = constant(5e-3, 0.30, "data, logging, norm and scheduler of one step", "prior")
 
     # Collectives
-    ring_eff: float = 0.85  # of the link, large groups. Source: MLE H200 all-gather 361 of 450 at 8 GPUs
-    small_group_loss: float = 0.40  # efficiency falls by this over the group size. Source: AIC, 2 GPUs 71-89 %
-    nvls_eff: float = 1.07  # all-reduce in the switch, bus rate over the link. Source: MLE H200, 482 of 450
-    all_to_all_eff: float = 0.78  # of the link, before the ramp. Source: AIC H100 315 of 450 at 512 MiB
-    nic_eff: float = 0.88  # of the NIC. Source: MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s
-    latency_s: float = 15e-6  # floor of one collective inside a node. Source: AIC H100 10.5-17.8 us
-    hop_latency_s: float = 15e-6  # further floor for each doubling of nodes. Source: prior
-    efa_hop_latency_s: float = 120e-6  # the same over EFA. Source: MLE p6-b200, 379 us for 1 MiB over four nodes
-    ramp_s: float = 19e-6  # t0 of T = alpha + S/beta + sqrt(t0 S/beta). Source: AIC and dgxc H100, fitted
-    tp_overlap_hidden: float = 0.70  # of TP communication pipelined with its GEMM. Source: prior
-    tp_backward_hidden: float = 0.80  # of gather and scatter that backward GEMMs can cover. Source: prior
-    ep_overlap_hidden: float = 0.72  # of expert dispatch under another micro-batch. Source: Megatron-Bridge and
-    # Megatron-MoE-ModelZoo matched runs, step -24, -15 and -11 % on Qwen3 (30B all-to-all, 30B HybridEP, 235B DeepEP)
-    delay_wgrad_hidden: float = 0.04  # more of it, with delayed weight gradients. Source: prior
-    dp_overlap_hidden: float = 0.90  # of gradient and parameter traffic under compute. Source: prior
-    cp_overlap_hidden: float = 0.90  # of the key/value ring under attention. Source: prior
-    contention: float = 0.12  # slow-down of compute for each second of hidden communication. Source: prior,
-    # Calculon takes 15 % on NVLink and 2 % on NICs, DeepEP 20 of 132 SMs
-    sm_margin_relief: float = 0.20  # share of the contention that an SM margin avoids. Source: prior
-    deepep_eff: float = 0.97  # DeepEP over the plain link rate. Source: DeepEP, 43-58 GB/s RDMA (43 of our 44)
-    hybridep_eff: float = 1.0  # HybridEP over the plain link rate. Source: MCORE, dispatch table
+    ring_eff: float = constant(0.85, 0.06, "of the link, large groups", "MLE H200 all-gather 361 of 450 at 8 GPUs")
+    small_group_loss: float = constant(
+        0.40, 0.10, "efficiency falls by this over the group size", "AIC, 2 GPUs 71-89 %", below=1.0
+    )
+    nvls_eff: float = constant(1.07, 0.10, "all-reduce in the switch, bus rate over the link", "MLE H200, 482 of 450")
+    all_to_all_eff: float = constant(0.78, 0.08, "of the link, before the ramp", "AIC H100 315 of 450 at 512 MiB")
+    nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
+    latency_s: float = constant(15e-6, 0.20, "floor of one collective inside a node", "AIC H100 10.5-17.8 us")
+    hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
+    efa_hop_latency_s: float = constant(
+        120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
+    )
+    ramp_s: float = constant(19e-6, 0.30, "t0 of T = alpha + S/beta + sqrt(t0 S/beta)", "AIC and dgxc H100, fitted")
+    tp_overlap_hidden: float = constant(0.70, 0.10, "of TP communication pipelined with its GEMM", "prior", below=1.0)
+    tp_backward_hidden: float = constant(
+        0.80, 0.10, "of gather and scatter that backward GEMMs can cover", "prior", below=1.0
+    )
+    ep_overlap_hidden: float = constant(
+        0.72,
+        0.06,
+        "of expert dispatch under another micro-batch",
+        "Megatron-Bridge and Megatron-MoE-ModelZoo matched runs, step -24, -15 and -11 % on Qwen3 "
+        "(30B all-to-all, 30B HybridEP, 235B DeepEP)",
+        below=1.0,
+    )
+    delay_wgrad_hidden: float = constant(0.04, 0.30, "more of it, with delayed weight gradients", "prior", below=1.0)
+    dp_overlap_hidden: float = constant(
+        0.90, 0.06, "of gradient and parameter traffic under compute", "prior", below=1.0
+    )
+    cp_overlap_hidden: float = constant(0.90, 0.10, "of the key/value ring under attention", "prior", below=1.0)
+    contention: float = constant(
+        0.12,
+        0.25,
+        "slow-down of compute for each second of hidden communication",
+        "prior, Calculon takes 15 % on NVLink and 2 % on NICs, DeepEP 20 of 132 SMs",
+    )
+    sm_margin_relief: float = constant(0.20, 0.30, "share of the contention that an SM margin avoids", "prior")
+    deepep_eff: float = constant(
+        0.97, 0.08, "DeepEP over the plain link rate", "DeepEP, 43-58 GB/s RDMA (43 of our 44)"
+    )
+    hybridep_eff: float = constant(1.0, 0.08, "HybridEP over the plain link rate", "MCORE, dispatch table")
 
     # Optimizer, offload, scale
-    host_link_eff: float = 0.80  # of the host link. Source: prior
-    host_adam_bytes_per_s: float = 40e9  # CPU optimizer traffic per GPU. Source: prior
-    straggler: float = 0.008  # relative spread of node speeds; the slowest of n sets the pace. Source: prior,
-    # NVIDIA/dgxc-benchmarking weak scaling 0.956-1.00 over 4x to 128x GPUs
+    host_link_eff: float = constant(0.80, 0.15, "of the host link", "prior")
+    host_adam_bytes_per_s: float = constant(40e9, 0.25, "CPU optimizer traffic per GPU", "prior")
+    straggler: float = constant(
+        0.008,
+        0.30,
+        "relative spread of node speeds; the slowest of n sets the pace",
+        "prior, NVIDIA/dgxc-benchmarking weak scaling 0.956-1.00 over 4x to 128x GPUs",
+    )
 
     memory: MemoryPhysics = field(default_factory=MemoryPhysics)
 
 
-DEFAULT_PHYSICS = Physics()
+@cache
+def posterior() -> dict[str, Any]:
+    """What the calibration made of the priors: ``simulator/data/posterior.json``.
+
+    ``general`` has [value, sd] of every constant, ``stacks`` [factor, sd] of those in which a stack differs from
+    Megatron-Core, ``versions`` the pace of each framework version; all sd are relative.
+    """
+    held: dict[str, Any] = json.loads(files("simulator").joinpath("data", "posterior.json").read_text("utf-8"))
+    return held
+
+
+def physics_of(stack: str = "megatron", version: str = "") -> Physics:
+    """The calibrated constants of a stack; ``version`` is ``framework version`` where an offset of it is known.
+
+    An unknown stack or version has the general constants.
+    """
+    known = posterior()
+    values = {name: value for name, (value, _) in known["general"].items()}
+    for name, (factor, _) in known["stacks"].get(stack, {}).items():
+        values[name] = values.get(name, getattr(Physics, name)) * factor
+    pace, _ = known["versions"].get(version, (1.0, 0.0))
+    values["pace"] = values.get("pace", 1.0) * pace
+    return replace(Physics(), **values)
+
+
+DEFAULT_PHYSICS = physics_of()
+
+PRIORS = priors(Physics)
 
 SPREAD: dict[str, float] = {
-    "gemm_speed": 0.05,
-    "gemm_speed_low": 0.08,
-    "attention_speed": 0.08,
-    "attention_backward": 0.06,
-    "memory_eff": 0.10,
-    "memory_latency_s": 0.20,
-    "unfused_traffic": 0.15,
-    "imbalance_per_doubling": 0.30,
-    "launch_s": 0.25,
-    "sync_s": 0.30,
-    "step_fixed_s": 0.30,
-    "ring_eff": 0.06,
-    "all_to_all_eff": 0.08,
-    "nic_eff": 0.10,
-    "latency_s": 0.20,
-    "ramp_s": 0.30,
-    "tp_overlap_hidden": 0.10,
-    "tp_backward_hidden": 0.10,
-    "ep_overlap_hidden": 0.06,
-    "dp_overlap_hidden": 0.06,
-    "contention": 0.25,
-    "deepep_eff": 0.08,
-    "hybridep_eff": 0.08,
-    "host_link_eff": 0.15,
-    "host_adam_bytes_per_s": 0.25,
-    "straggler": 0.30,
+    name: known[1] if (known := posterior()["general"].get(name)) else prior.sd
+    for name, prior in PRIORS.items()
+    if prior.sd > 0
 }
 """Relative standard deviation with which a world draws a field: what stacks and library versions differ by."""

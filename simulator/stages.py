@@ -15,14 +15,13 @@ from simulator.compute import (
     PartTime,
     expert_copies,
     expert_width,
-    layer_mix,
     part_times,
     recomputed_share,
     sharded_tokens,
 )
 from simulator.job import Jobs, Offload, Recompute, has, tokens_per_rank
-from simulator.memory import dense_layers
 from simulator.physics import Physics
+from simulator.placement import layer_parts
 
 Floats = NDArray[np.float64]
 
@@ -70,23 +69,16 @@ class StageTimes:
 def part_counts(jobs: Jobs) -> dict[str, Floats]:
     """How many of each part every stage holds, shape (B, P) each.
 
-    Leading dense layers sit on the first stages; embedding first; head, and MTP with a layer and a head of its
-    own, last. Interleaving deals leading dense layers out chunk by chunk, see `simulator.memory.dense_layers`.
+    Embedding first; head, and MTP with a layer and a head of its own, last.
     """
-    shape, layers = jobs.model, jobs.stage_layers.astype(np.float64)
-    stage = np.arange(layers.shape[1])[None, :]
-    first = (stage == 0).astype(np.float64) * np.ones_like(layers)
+    shape, counts = jobs.model, layer_parts(jobs)
+    stage = np.arange(jobs.stage_layers.shape[1])[None, :]
+    first = (stage == 0).astype(np.float64) * np.ones((jobs.size, 1))
     last = (stage == jobs.last_stage[:, None]).astype(np.float64)
-    dense = dense_layers(jobs) if shape.experts and not shape.hybrid else np.zeros_like(layers)
-    mix = layer_mix(shape)
-    counts = {part: share * layers for part, share in mix.items()}
-    counts["moe"] -= mix["moe"] * dense
-    counts["mlp"] += mix["moe"] * dense
     if shape.mtp_layers:
         counts["mtp"] = shape.mtp_layers * last
-        counts["attention"] = counts["attention"] + counts["mtp"]
-        mlp = "moe" if shape.experts else "mlp"
-        counts[mlp] = counts[mlp] + counts["mtp"]
+        for part in ("attention", "moe" if shape.experts else "mlp"):
+            counts[part] = counts[part] + counts["mtp"]
     return counts | {"embedding": first, "head": last * (1 + shape.mtp_layers)}
 
 

@@ -78,7 +78,7 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     """
     stages = stage_times(jobs, physics)
     parts = _breakdown(jobs, physics, stages)
-    pace = 1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes))
+    pace = physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes)))
     parts = {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
     step = np.sum([parts[name] for name in BREAKDOWN], axis=0)
     memory = peak_memory(jobs, physics.memory)

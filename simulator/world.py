@@ -16,7 +16,7 @@ from simulator.curves import Signature, curves
 from simulator.draws import generator
 from simulator.hardware import ClusterSpec
 from simulator.job import Dispatcher, Floats, Graph, Jobs
-from simulator.physics import DEFAULT_PHYSICS, SPREAD, Physics
+from simulator.physics import DEFAULT_PHYSICS, PRIORS, SPREAD, Physics
 from simulator.step import BREAKDOWN, StepEstimate, simulate_step
 
 Ending = Literal["ok", "oom", "hang", "timeout", "diverged", "node_failure", "preempted"]
@@ -96,8 +96,8 @@ class World:
     Attributes:
         seed: of every draw. cluster: the hardware.
         physics: the truth behind step times and memory.
-        harshness: multiplies residuals, failures and the chance of a hidden defect; 0 is a world of pure physics
-            and noise.
+        harshness: multiplies residuals, failures and the chance of a hidden defect, up to 2 also the spread of the
+            physics; 0 is a world of pure physics and noise.
         mcore: release of the stack that is installed.
         hidden: defects nobody has listed.
     """
@@ -120,7 +120,8 @@ class World:
             raise ValueError(f"harshness {harshness} is negative; give 0 or more")
         random = generator(seed, "physics")
         drawn: dict[str, Any] = {
-            name: _spread(random, getattr(DEFAULT_PHYSICS, name), sd * harshness) for name, sd in SPREAD.items()
+            name: _spread(random, getattr(DEFAULT_PHYSICS, name), sd * min(harshness, 2.0), PRIORS[name].below)
+            for name, sd in SPREAD.items()
         }
         stack = generator(seed, "stack")
         mcore = str(stack.choice(STACKS))
@@ -240,10 +241,10 @@ _FAILURE_LINES: Mapping[Ending, str] = {
 }
 
 
-def _spread(random: np.random.Generator, mean: float, sd: float) -> float:
-    """A log-normal draw around ``mean``; a share (a mean of 0.5 to 1) keeps below 1 by spreading its complement."""
+def _spread(random: np.random.Generator, mean: float, sd: float, below: float) -> float:
+    """A log-normal draw around ``mean`` that stays below ``below``."""
     factor = float(np.exp(sd * float(np.clip(random.normal(), -2, 2))))
-    return min(mean * factor, 0.98) if 0.5 <= mean < 1 else mean * factor
+    return min(mean * factor, 0.98 * below)
 
 
 def _hidden_defect(random: np.random.Generator) -> HiddenDefect:

@@ -14,7 +14,17 @@ from attune_lab.recipe.effective import effective
 from attune_lab.recipe.recipe import Recipe
 from attune_lab.recipe.shape import shape_of
 from simulator.hardware import ClusterSpec
-from simulator.job import Dispatcher, Graph, Jobs, Offload, Precision, Recompute, make_jobs
+from simulator.job import (
+    GRAPH_PARTS,
+    RECOMPUTE_MODULES,
+    Dispatcher,
+    Graph,
+    Jobs,
+    Offload,
+    Precision,
+    Recompute,
+    make_jobs,
+)
 from simulator.models import ModelShape
 
 _FP8 = {
@@ -23,30 +33,12 @@ _FP8 = {
     "blockwise": Precision.FP8_BLOCKWISE,
     "mxfp8": Precision.MXFP8,
 }
-RECOMPUTE_MODULES = {
-    "core_attn": Recompute.CORE_ATTN,
-    "moe_act": Recompute.MOE_ACT,
-    "layernorm": Recompute.LAYERNORM,
-    "mla_up_proj": Recompute.MLA_UP_PROJ,
-    "mlp": Recompute.MLP,
-    "moe": Recompute.MOE,
-    "shared_experts": Recompute.SHARED_EXPERTS,
-}
 _DISPATCHER = {
     ("allgather", None): Dispatcher.ALLGATHER,
     ("alltoall", None): Dispatcher.ALLTOALL,
     ("alltoall_seq", None): Dispatcher.ALLTOALL,
     ("flex", "deepep"): Dispatcher.DEEPEP,
     ("flex", "hybridep"): Dispatcher.HYBRIDEP,
-}
-GRAPH_PARTS = {
-    "attn": Graph.ATTN,
-    "mlp": Graph.MLP,
-    "moe": Graph.MOE,
-    "moe_router": Graph.MOE_ROUTER,
-    "moe_preprocess": Graph.MOE_PREPROCESS,
-    "full": Graph.ATTN | Graph.MLP | Graph.MOE,
-    "full_iteration": Graph.FULL_ITERATION,
 }
 _OFFLOAD = {
     "core_attn": Offload.CORE_ATTN,

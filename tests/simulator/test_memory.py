@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulator.activations import layer_activations
 from simulator.hardware import GIB, parse_cluster
 from simulator.job import Dispatcher, Graph, Jobs, Offload, Precision, Recompute, make_jobs
-from simulator.memory import PARTS, MemoryEstimate, dense_layers, peak_memory
+from simulator.memory import PARTS, MemoryEstimate, peak_memory
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS
 from simulator.models import ModelShape, model, models, parameters
 from simulator.pipeline import in_flight
@@ -139,15 +139,6 @@ def test_interleaving_costs_the_first_stage_its_penalty() -> None:
     for pp, vpp in ((4, 5), (8, 2), (2, 3)):
         first = in_flight(jobs("llama-3-70b", pp=pp, vpp=vpp, gbs=1024))[0, 0]
         assert first == pytest.approx(pp * (1 + (pp - 1) / (pp * vpp)))
-
-
-def test_first_dense_layers_live_on_the_first_chunks() -> None:
-    plain = dense_layers(jobs("deepseek-v3", pp=4, stage_layers=[[16, 15, 15, 15]]))
-    assert plain.tolist() == [[3, 0, 0, 0]]
-    interleaved = dense_layers(jobs("deepseek-v3", pp=4, vpp=8, stage_layers=[[16, 16, 16, 13]]))
-    assert interleaved.tolist() == [[2, 1, 0, 0]]
-    many = replace(model("deepseek-v3"), layers=8, first_dense_layers=6)
-    assert dense_layers(jobs(many, pp=2, vpp=4, gbs=512)).tolist() == [[3, 3]]
 
 
 def layouts() -> st.SearchStrategy[dict[str, Any]]:

@@ -188,15 +188,26 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
     jobs = make_jobs(
         model("qwen3-30b-a3b"), parse_cluster("64xH100-SXM5-80GB"), gbs=256, mbs=4, seq_len=4096, pp=2, cp=2,
         tp=[2, 2, 1, 2, 4], ep=[8, 16, 16, 8, 4], dispatcher=[1, 2, 3, 1, 2], ep_overlap=[0, 1, 1, 0, 0],
+        delay_wgrad=[0, 1, 1, 0, 0],
         vpp=[1, 2, 2, 1, 1], precision=[0, 0, 1, 0, 0], optimizer_offload=[0, 0, 0, 0, 1.0],
-        permute_fusion=[1, 1, 1, 0, 1],
+        permute_fusion=[1, 1, 1, 0, 1], compiled=[1, 0, 0, 0, 0],
         overlap_grad_reduce=[1, 1, 1, 0, 1], tp_comm_overlap=[0, 1, 0, 0, 0], zero_stage=[1, 1, 1, 1, 3],
     )  # fmt: skip
-    base = simulate_step(jobs).step_time_s
     node = parse_cluster("8xH100-SXM5-80GB")
-    tiny = make_jobs(model("llama-3-8b"), node, gbs=8, seq_len=512, tp=8, standard_fusions=False)
-    tiny_base = simulate_step(tiny).step_time_s
+    tiny = make_jobs(
+        model("llama-3-8b"), node, gbs=8, seq_len=[512, 8192, 512], tp=[8, 8, 1], standard_fusions=[False, True, True],
+        sequence_parallel=[True, False, True], compiled=[False, True, False],
+        cuda_graph=[0, 0, int(Graph.FULL_ITERATION)], host_tuned=1,
+    )  # fmt: skip
+    overlapped = make_jobs(
+        model("qwen3-30b-a3b"), parse_cluster("16xH100-SXM5-80GB"), gbs=512, seq_len=4096, ep=16, ep_overlap=True,
+        delay_wgrad=True, sm_margin=True,
+    )  # fmt: skip
+    efa = replace(jobs, cluster=replace(jobs.cluster, interconnect="efa"))
+    batches = (jobs, tiny, overlapped, efa)
+    bases = [simulate_step(batch).step_time_s for batch in batches]
     for name in SPREAD:
-        moved = replace(DEFAULT_PHYSICS, **{name: 0.9 * getattr(DEFAULT_PHYSICS, name)})
-        changed = np.any(simulate_step(jobs, moved).step_time_s != base)
-        assert changed or np.any(simulate_step(tiny, moved).step_time_s != tiny_base), name
+        factor = 1000 if name == "graph_launch_s" else 0.9  # a graph's launches bind only when they are slow
+        moved = replace(DEFAULT_PHYSICS, **{name: factor * getattr(DEFAULT_PHYSICS, name)})
+        times = [simulate_step(batch, moved).step_time_s for batch in batches]
+        assert any(np.any(time != base) for time, base in zip(times, bases, strict=True)), name

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attune_lab.contracts import UserError
-from attune_lab.recipe.jobs import GRAPH_PARTS, RECOMPUTE_MODULES
 from simulator.hardware import ClusterSpec, parse_cluster
-from simulator.job import Dispatcher, Graph, Precision, Recompute, Schedule
+from simulator.job import DEFAULTS, GRAPH_PARTS, RECOMPUTE_MODULES, Dispatcher, Graph, Precision, Recompute, Schedule
 from simulator.models import ModelShape, models
+from simulator.stacks import Stack, stack_of
 
 MEASURED_COLUMNS = frozenset(
     {
@@ -72,16 +71,11 @@ _SCHEDULES = {
     "dualpipev": Schedule.DUALPIPE_V,
 }
 """Names of pipeline schedules in torch, nanotron and papers, in lower case."""
-_NO_SEQUENCE_PARALLEL = frozenset({"Megatron-DeepSpeed", "DeepSpeed", "InternEvo", "ColossalAI"})
-_UNFUSED_ATTENTION = frozenset({"Megatron-DeepSpeed"})  # predates fused attention kernels
-_DEFAULT_ZERO_STAGE = {
-    "Megatron-DeepSpeed": 0,
-    "nanotron": 0,
-    "llm-foundry": 3,
-    "MaxText": 3,
-    "torchtitan": 3,
-}
 _TRUE, _FALSE = frozenset({"1", "1.0", "true", "True", "yes"}), frozenset({"0", "0.0", "false", "False", "no"})
+
+
+class InvalidCell(ValueError):
+    """A cell that cannot be read; the message names the column and what it needs."""
 
 
 class Unsupported(ValueError):
@@ -90,10 +84,12 @@ class Unsupported(ValueError):
 
 @dataclass(frozen=True)
 class Point:
-    """One row, understood: a shape, a cluster and the columns of `simulator.job.make_jobs`."""
+    """One row, understood: a shape, a cluster, a stack with its version and columns of `simulator.job.make_jobs`."""
 
     shape: ModelShape
     cluster: ClusterSpec
+    stack: Stack
+    version: str
     columns: Mapping[str, Any]
     memory_statistic: str
 
@@ -108,14 +104,17 @@ def parse_point(row: Mapping[str, str]) -> Point:
     """Understand one row. Measured columns are ignored even when present.
 
     Raises:
-        UserError: a cell that cannot be read (names the column).
+        InvalidCell: a cell that cannot be read (names the column).
         Unsupported: a readable row outside what the simulator prices.
     """
     cells = {k: v.strip() for k, v in row.items() if k not in MEASURED_COLUMNS and isinstance(v, str)}
     knobs = parse_knobs(cells.get("knobs", ""))
     shape = _shape(cells, knobs)
     cluster = _cluster(cells, knobs)
-    return Point(shape, cluster, _columns(cells, knobs, shape, cluster), cells.get("mem_statistic", ""))
+    framework, release = cells.get("framework", ""), cells.get("framework_version", "")
+    stack = stack_of(framework, release)
+    columns = _columns(cells, knobs, shape, cluster, stack)
+    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, cells.get("mem_statistic", ""))
 
 
 def _int(cells: Mapping[str, str], column: str, default: int | None = None) -> int:
@@ -129,7 +128,7 @@ def _int(cells: Mapping[str, str], column: str, default: int | None = None) -> i
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value != int(value) or not 0 <= value <= 2**40:
-        raise UserError(f"column '{column}' holds '{text[:40]}'; a whole number is needed")
+        raise InvalidCell(f"column '{column}' holds '{text[:40]}'; a whole number is needed")
     return int(value)
 
 
@@ -140,7 +139,7 @@ def _flag(text: str, default: bool, column: str) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise UserError(f"column or knob '{column}' holds '{text[:40]}'; 1 or 0 is needed")
+    raise InvalidCell(f"column or knob '{column}' holds '{text[:40]}'; 1 or 0 is needed")
 
 
 def _shape(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ModelShape:
@@ -153,8 +152,10 @@ def _shape(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ModelShape:
         shape = _shape_from_columns(name, cells, knobs)
     else:
         raise Unsupported(f"model '{name}' is not in the registry and the row gives no shape columns")
-    if shape.hybrid or knobs.get("hybrid"):
-        raise Unsupported("hybrid (Mamba or linear-attention) models are not simulated")
+    if knobs.get("hybrid"):
+        raise Unsupported(
+            f"layers of kind '{knobs['hybrid'][:40]}' are not simulated; Mamba-2 hybrids of the registry are"
+        )
     return shape
 
 
@@ -210,14 +211,13 @@ def _rate(knobs: Mapping[str, str], knob: str, unit: str) -> float:
     except ValueError:
         rate = math.nan
     if not (math.isfinite(rate) and rate > 0):
-        raise UserError(f"knob '{knob}' holds '{knobs[knob][:40]}'; a rate above 0 such as 400{unit} is needed")
+        raise InvalidCell(f"knob '{knob}' holds '{knobs[knob][:40]}'; a rate above 0 such as 400{unit} is needed")
     return rate
 
 
 def _columns(
-    cells: Mapping[str, str], knobs: Mapping[str, str], shape: ModelShape, cluster: ClusterSpec
+    cells: Mapping[str, str], knobs: Mapping[str, str], shape: ModelShape, cluster: ClusterSpec, stack: Stack
 ) -> dict[str, Any]:
-    framework = cells.get("framework", "")
     layout = {key: _int(cells, key, 1) for key in ("tp", "pp", "cp", "ep", "mbs")}
     layout = {key: max(value, 1) for key, value in layout.items()}
     layout["vpp"] = max(_int(cells, "vp", 1), 1)
@@ -229,22 +229,20 @@ def _columns(
     if gbs < layout["mbs"] * dp:
         raise Unsupported(f"gbs {gbs} is below mbs x dp = {layout['mbs'] * dp}: no whole micro-batch per rank")
     recompute, recompute_layers = _recompute(cells.get("recompute", ""), knobs, layout, shape)
-    default_zero = _DEFAULT_ZERO_STAGE.get(framework, 1)
-    sequence_parallel = _flag(
-        cells.get("sequence_parallel", ""), framework not in _NO_SEQUENCE_PARALLEL, "sequence_parallel"
-    )
+    default = {**DEFAULTS, **stack.defaults}
+    sequence_parallel = _flag(cells.get("sequence_parallel", ""), default["sequence_parallel"], "sequence_parallel")
     return {
+        **stack.defaults,
         **layout,
         "gbs": gbs,
         "seq_len": _int(cells, "seq_len"),
         "precision": _choice(_PRECISIONS, cells.get("precision", "") or "bf16", "precision"),
         "recompute": recompute,
         "recompute_layers": recompute_layers,
-        "zero_stage": _int(cells, "zero_stage", default_zero),
+        "zero_stage": _int(cells, "zero_stage", default["zero_stage"]),
         "sequence_parallel": sequence_parallel and layout["tp"] > 1,
         "force_balance": cells.get("routing", "") in ("forced_balance", "token_drop"),
         "capacity_factor": 1.0 if cells.get("routing", "") == "token_drop" else 0.0,
-        "fused_attention": framework not in _UNFUSED_ATTENTION,
         **_levers(knobs),
     }
 

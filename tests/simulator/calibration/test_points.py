@@ -2,8 +2,7 @@
 
 import pytest
 
-from attune_lab.contracts import UserError
-from attune_lab.points import MEASURED_COLUMNS, Unsupported, parse_knobs, parse_point
+from simulator.calibration.points import MEASURED_COLUMNS, InvalidCell, Unsupported, parse_knobs, parse_point
 from simulator.job import Dispatcher, Graph, Precision, Recompute
 
 ROW = {
@@ -73,7 +72,7 @@ def test_rows_outside_the_simulator_say_what_is_not_supported(edit, words):
 
 @pytest.mark.parametrize("text", ["two", "1.5", "-4", "nan", "inf", "1e99"])
 def test_unreadable_numbers_name_their_column(text):
-    with pytest.raises(UserError, match="column 'tp'"):
+    with pytest.raises(InvalidCell, match="column 'tp'"):
         parse_point({**ROW, "tp": text})
 
 

@@ -1,0 +1,57 @@
+"""Time of an attention block: projections, rotary embedding, the attention kernel.
+
+Shape letters:  B = jobs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.compute.tally import TENSOR_LAUNCHES, Floats, PartTime, Tally, sharded_tokens
+from simulator.job import Graph, Jobs, Recompute, has, tokens_per_rank
+from simulator.kernels import GemmRates, attention_flops_per_s
+from simulator.models import layer_flops
+from simulator.physics import Physics
+
+_SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
+
+
+def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
+    shape, tally = jobs.model, Tally(jobs, physics)
+    rows, local = tokens_per_rank(jobs), sharded_tokens(jobs)
+    h, heads = float(shape.hidden), shape.heads / jobs.tp
+    tally.memory(8 * h * local, kernels=2, replayed=has(jobs.recompute, Recompute.LAYERNORM))
+    if shape.attention == "mla":
+        qk, v = shape.qk_nope_dim + shape.qk_rope_dim, shape.v_dim
+        up = has(jobs.recompute, Recompute.MLA_UP_PROJ)
+        query_in = float(shape.q_lora_rank or shape.hidden)
+        if shape.q_lora_rank:
+            tally.gemm(rates, local, np.asarray(query_in), np.asarray(h))
+        tally.gemm(rates, local, np.asarray(float(shape.kv_lora_rank + shape.qk_rope_dim)), np.asarray(h))
+        tally.gemm(rates, rows, heads * qk, np.asarray(query_in), replayed=up)
+        kv_width = heads * (shape.qk_nope_dim + v)
+        tally.gemm(rates, rows, kv_width, np.asarray(float(shape.kv_lora_rank)), replayed=up)
+        tally.memory(8 * heads * qk * rows, kernels=3, replayed=up)
+    else:
+        qk = v = shape.head_dim
+        kv_heads = np.maximum(shape.kv_heads / jobs.tp, 1)
+        tally.gemm(rates, rows, (heads + 2 * kv_heads) * qk, np.asarray(h))
+        norms = 1 if shape.qk_norm == "none" else 2
+        tally.memory(4 * norms * (heads + kv_heads) * qk * rows, kernels=2 * norms)
+    _attention_kernel(tally, rows, heads, float(qk), float(v))
+    tally.gemm(rates, rows, np.asarray(h), heads * v)
+    kernels = 14.0 + np.where(jobs.tp > 1, TENSOR_LAUNCHES, 0.0) + np.where(jobs.fused_attention, 0.0, _SCORE_KERNELS)
+    tally.launches(kernels, has(jobs.cuda_graph, Graph.ATTN))
+    return tally.done()
+
+
+def _attention_kernel(tally: Tally, rows: Floats, heads: Floats, qk: float, v: float) -> None:
+    """Scores and weighted sum, causal half; without a fused kernel the score matrix travels through memory."""
+    jobs, shape = tally.jobs, tally.jobs.model
+    replayed = has(jobs.recompute, Recompute.CORE_ATTN)
+    seq = jobs.seq_len.astype(np.float64)
+    flops = rows / jobs.tp * layer_flops(shape, seq)["core_attention"]
+    rate = attention_flops_per_s(tally.jobs, tally.physics, (qk + v) / 2, seq / jobs.cp)
+    tally.attention(flops * np.where(jobs.fused_attention, 1.0, 2.0), rate, replayed=replayed)
+    scores = np.where(jobs.fused_attention, 0.0, 8.0 * rows * heads * seq)
+    tally.memory(scores, kernels=0, fused=False, replayed=replayed)

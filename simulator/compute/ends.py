@@ -1,0 +1,46 @@
+"""Time of what sits at the ends of a model: embedding, output head, the projection of multi-token prediction.
+
+Shape letters:  B = jobs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.compute.tally import PartTime, Tally, sharded_tokens
+from simulator.job import Jobs, tokens_per_rank
+from simulator.kernels import GemmRates
+from simulator.physics import Physics
+
+
+def embedding_time(jobs: Jobs, physics: Physics) -> PartTime:
+    shape, tally = jobs.model, Tally(jobs, physics)
+    tally.full = np.zeros(jobs.size)
+    tally.memory(4.0 * shape.hidden * tokens_per_rank(jobs))
+    shared = shape.tied_embeddings & (jobs.pp == 1)  # one matrix, counted by the head
+    tally.sums["weights"] += np.where(shared, 0.0, shape.vocab * shape.hidden / jobs.tp)
+    tally.launches(4.0, False)
+    return tally.done()
+
+
+def head_time(jobs: Jobs, physics: Physics, plain: GemmRates) -> PartTime:
+    """Final norm, logits in BF16 and cross-entropy over FP32 logits (12 bytes per logit fused, 28 unfused)."""
+    shape, tally = jobs.model, Tally(jobs, physics)
+    tally.full = np.zeros(jobs.size)
+    rows, columns = tokens_per_rank(jobs), shape.vocab / jobs.tp
+    tally.memory(8.0 * shape.hidden * sharded_tokens(jobs))
+    tally.gemm(plain, rows, columns, np.asarray(float(shape.hidden)))
+    fused = jobs.cross_entropy_fusion | jobs.compiled
+    tally.memory(np.where(fused, 12.0, 28.0) * columns * rows, kernels=3, fused=False)
+    tally.launches(np.where(fused, 6.0, 16.0), False)
+    return tally.done()
+
+
+def mtp_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
+    """The projection that joins hidden state and next embedding in front of a multi-token-prediction layer."""
+    shape, tally = jobs.model, Tally(jobs, physics)
+    h = np.asarray(float(shape.hidden))
+    tally.memory(16 * h * sharded_tokens(jobs), kernels=3)
+    tally.gemm(rates, tokens_per_rank(jobs), h / jobs.tp, 2 * h)
+    tally.launches(8.0, False)
+    return tally.done()

@@ -1,0 +1,133 @@
+"""What one part of a model costs: its kernels added up, and the tokens and layers they work on.
+
+Shape letters:  B = jobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
+from simulator.kernels import GemmRates, gemm_seconds, memory_seconds, weight_gradient_seconds
+from simulator.physics import Physics
+
+Floats = NDArray[np.float64]
+
+# Kernel counts of an eager Megatron-Core layer and their ratios. Source: prior, counted in its modules.
+_BACKWARD_TRAFFIC = 1.5  # memory-bound backward over forward: the saved input is read as well
+_BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
+_LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
+_UNFUSED_KERNELS = 1.5
+_COMPILED_KERNELS = 0.6
+TENSOR_LAUNCHES = 6.0  # two collectives of a tensor-parallel block, with their copies and stream waits
+
+
+@dataclass(frozen=True)
+class PartTime:
+    """One part of the model, one micro-batch, one rank. Shapes (B,), seconds unless said.
+
+    Attributes:
+        forward, backward: GPU time without communication and without recomputation.
+        wgrad: the weight gradients inside ``backward``.
+        replay: forward work repeated in the backward pass by activation recomputation.
+        issue: what the host needs to launch the forward pass; backward takes ``_BACKWARD_KERNELS`` times that.
+        sync: time the GPU idles while the host waits for it, per pass.
+        gemm: time inside matrix products;  gemm_ideal: the same at the accelerator's peak.
+        weights, expert_weights: parameters of the matrices on the rank (not shared, sharded over experts).
+        cover: forward seconds that may run beside the part's own communication: the attention kernel beside the
+            key/value ring, the shared experts beside the dispatch.
+    """
+
+    forward: Floats
+    backward: Floats
+    wgrad: Floats
+    replay: Floats
+    issue: Floats
+    sync: Floats
+    gemm: Floats
+    gemm_ideal: Floats
+    weights: Floats
+    expert_weights: Floats
+    cover: Floats
+
+    @property
+    def issue_backward(self) -> Floats:
+        """Host time to launch the backward pass."""
+        return _BACKWARD_KERNELS * self.issue
+
+
+def sharded_tokens(jobs: Jobs) -> Floats:
+    """Tokens of one micro-batch a rank holds outside the tensor-parallel GEMMs, shape (B,); see `hidden_shards`."""
+    return tokens_per_rank(jobs) / hidden_shards(jobs)
+
+
+def recomputed_share(jobs: Jobs) -> Floats:
+    """Share of layers under full recomputation, shape (B,): ``recompute_layers`` per virtual stage, 0 for all."""
+    per_stage = np.maximum(jobs.stage_layers.max(axis=1) / jobs.vpp, 1.0)
+    share = np.where(jobs.recompute_layers > 0, np.minimum(jobs.recompute_layers / per_stage, 1.0), 1.0)
+    return np.where(has(jobs.recompute, Recompute.FULL), share, 0.0)
+
+
+class Tally:
+    """Adds up the kernels of one part."""
+
+    def __init__(self, jobs: Jobs, physics: Physics) -> None:
+        self.jobs, self.physics = jobs, physics
+        self.full = recomputed_share(jobs)
+        self.sums = {name: np.zeros(jobs.size) for name in PartTime.__annotations__}
+        traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
+        self.fusion = np.where(jobs.compiled, physics.compiled_traffic, traffic)
+
+    def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> None:
+        self.sums["forward"] += forward
+        self.sums["backward"] += backward
+        self.sums["replay"] += forward * np.where(replayed, 1.0, self.full)
+
+    def gemm(
+        self, rates: GemmRates, rows: Floats, n: Floats, k: Floats,
+        *, groups: Floats | float = 1.0, expert: bool = False, replayed: Bools | bool = False,
+    ) -> None:  # fmt: skip
+        """A linear layer: forward, data gradient and weight gradient."""
+        forward = gemm_seconds(rates, rows, n, k, groups=groups)
+        wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups)
+        backward = gemm_seconds(rates, rows, k, n, groups=groups) + wgrad
+        self._add(forward, backward, replayed)
+        self.sums["wgrad"] += wgrad
+        self.sums["gemm"] += forward + backward
+        self.sums["gemm_ideal"] += 6 * rows * n * k / rates.peak_flops
+        self.sums["expert_weights" if expert else "weights"] += groups * n * k
+
+    def memory(
+        self, traffic: Floats, *, kernels: float = 1.0, fused: bool = True, replayed: Bools | bool = False
+    ) -> None:
+        """Memory-bound operations; ``fused`` ones move more bytes when the stack's fusions are off."""
+        moved = traffic * self.fusion if fused else traffic
+        forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
+        self._add(forward, forward * _BACKWARD_TRAFFIC, replayed)
+
+    def attention(self, flops: Floats, flops_per_s: Floats, *, replayed: Bools | bool = False) -> None:
+        """Attention's matrix products; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
+
+        **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
+        """
+        forward = flops / flops_per_s
+        fused = 2.5 / self.physics.attention_backward
+        self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
+        self.sums["cover"] += forward
+
+    def launches(self, kernels: Floats | float, captured: Bools | bool) -> None:
+        """Host time of so many forward kernels, nearly free where a CUDA graph holds them."""
+        jobs, physics = self.jobs, self.physics
+        low = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
+        count = kernels * np.where(low, _LOW_PRECISION_KERNELS, 1.0)
+        count = count * np.where(jobs.standard_fusions, 1.0, _UNFUSED_KERNELS)
+        count = count * np.where(jobs.compiled, _COMPILED_KERNELS, 1.0)
+        whole = has(jobs.cuda_graph, Graph.FULL_ITERATION)
+        each = np.where(whole | captured, physics.graph_launch_s, physics.launch_s)
+        self.sums["issue"] += count * each * (1 - physics.host_tuning * jobs.host_tuned)
+
+    def done(self) -> PartTime:
+        return PartTime(**self.sums)

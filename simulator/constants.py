@@ -1,0 +1,41 @@
+"""How a constant of the physics is declared: its central value with what is known about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is believed of a constant before any training step was looked at.
+
+    Attributes:
+        value: central value, in the constant's unit.
+        sd: relative standard deviation (of the logarithm); 0 for what is not in doubt.
+        what: the effect it stands for.
+        below: the constant stays below this (1 for a share).
+        source: where the value comes from.
+    """
+
+    value: float
+    sd: float
+    what: str
+    source: str
+    below: float
+
+
+def constant(value: float, sd: float, what: str, source: str, *, below: float = math.inf) -> Any:
+    """A dataclass field that carries its prior; see `Prior` for the arguments."""
+    return field(default=value, metadata={"sd": sd, "what": what, "source": source, "below": below})
+
+
+def priors(physics: type[Any]) -> Mapping[str, Prior]:
+    """The priors of every constant that the dataclass ``physics`` declares, by name."""
+    return {
+        f.name: Prior(f.default, **f.metadata)
+        for f in fields(physics)
+        if f.default is not MISSING and "sd" in f.metadata
+    }

@@ -1,0 +1,68 @@
+"""What training frameworks do where a job does not say.
+
+A stack is a framework as far as the physics can tell frameworks apart: its defaults, and its own value of those
+constants in which it differs from Megatron-Core (`simulator.physics.physics_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One kind of framework.
+
+    Attributes:
+        name: key of `simulator.physics.physics_of`.
+        defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
+    """
+
+    name: str
+    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def _stack(name: str, **defaults: Any) -> Stack:
+    return Stack(name, MappingProxyType(defaults))
+
+
+MEGATRON = _stack("megatron")
+_EAGER = {"sequence_parallel": False}
+_STACKS = (
+    MEGATRON,
+    # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
+    _stack("megatron-2022", fused_attention=False, zero_stage=0),
+    _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
+    _stack("deepspeed", zero_stage=3, **_EAGER),
+    _stack("nanotron", zero_stage=0),
+    _stack("llm-foundry", zero_stage=3),
+    _stack("torchtitan", zero_stage=3),
+    _stack("maxtext", zero_stage=3),
+    _stack("internevo", **_EAGER),
+)
+_BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
+_FRAMEWORKS = MappingProxyType(
+    {
+        "Megatron-DeepSpeed": "megatron-deepspeed",
+        "DeepSpeed": "deepspeed",
+        "DeepSpeed-ZeRO2": "deepspeed",
+        "DeepSpeed-ZeRO3": "deepspeed",
+        "ColossalAI": "deepspeed",
+        "nanotron": "nanotron",
+        "llm-foundry": "llm-foundry",
+        "torchtitan": "torchtitan",
+        "MaxText": "maxtext",
+        "PaxML": "maxtext",
+        "InternEvo": "internevo",
+    }
+)
+
+
+def stack_of(framework: str, version: str = "") -> Stack:
+    """The stack of a framework as measurement tables name it; Megatron-Core's for one that is not known."""
+    if framework == "Megatron-LM" and any(year in version for year in ("2021", "2022")):
+        return _BY_NAME["megatron-2022"]
+    return _BY_NAME[_FRAMEWORKS.get(framework, MEGATRON.name)]
