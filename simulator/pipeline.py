@@ -66,6 +66,31 @@ class Passes:
         return self.forward + self.backward
 
 
+def pipeline_times(jobs: Jobs, passes: Passes, send: Floats) -> tuple[Floats, Floats]:
+    """Seconds of each job's pipeline with free transfers, and what transfers add to it, shapes (B,).
+
+    Interleaved stages that do not overlap their transfers (``overlap_p2p``) send after each chunk's pass and wait
+    meanwhile; in plain schedules the receiver alone waits.
+
+    Args:
+        passes: see `pipeline_seconds`.  send: seconds of a transfer between neighbouring stages, shape (B,).
+
+    Raises:
+        ValueError: see `pipeline_seconds`.
+
+    **Source:** Megatron-LM `core/pipeline_parallel/schedules.py`.
+    """
+    pipelines = Pipelines.of(jobs)
+    free = pipeline_seconds(pipelines, passes)
+    blocking = (jobs.vpp > 1) & ~jobs.overlap_p2p & (jobs.schedule == Schedule.ONE_F_ONE_B)
+    if np.any(blocking):
+        own = np.where(blocking & (jobs.pp > 1), jobs.vpp * send, 0.0)[:, None]
+        waits = np.where(passes.total > 0, own, 0.0)
+        passes = Passes(passes.forward + waits, passes.backward + waits, passes.weight)
+    shown: Floats = pipeline_seconds(pipelines, passes, np.where(blocking, 0.0, send)) - free
+    return free, shown
+
+
 def pipeline_seconds(pipelines: Pipelines, passes: Passes, send: Floats | float = 0.0) -> Floats:
     """Seconds from the first forward to the last backward, shape (B,).
 
@@ -272,13 +297,6 @@ def _transfers(schedule: Schedule, pipelines: Pipelines) -> Floats:
     return np.where(stages > 1, shown, 0.0)
 
 
-def blocked(pipelines: Pipelines, passes: Passes, send: Floats) -> Passes:
-    """The passes of a stage that sends only after each chunk's pass and waits meanwhile.
-
-    **Source:** Megatron-LM `core/pipeline_parallel/schedules.py`, interleaving without ``overlap_p2p_comm``.
-    """
-    each = np.where(passes.total > 0, (pipelines.chunks * send)[:, None], 0.0)
-    return Passes(passes.forward + each, passes.backward + each, passes.weight)
 def in_flight(jobs: Jobs) -> Floats:
     """Micro-batches whose activations a stage holds at its peak, shape (B, P), 0 beyond a job's last stage.
 
