@@ -7,8 +7,10 @@ move is an array of shape (B,), so that a formula is written once and prices a w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -271,7 +273,8 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     Args:
         model, cluster: shared by the batch.
         columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
-            ``stage_layers`` the layers are split evenly, the remainder going to the first stages.
+            ``stage_layers`` the layers are split evenly, the remainder going to the first stages; rows of it may
+            be as long as their job has stages.
 
     Raises:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
@@ -291,10 +294,16 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     }
     if stage_layers is None:
         stage_layers = even_stage_layers(model.layers, arrays["pp"])
-    stage_layers = np.broadcast_to(
-        np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
-    )
-    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers, **arrays)
+    elif not isinstance(stage_layers, np.ndarray):
+        stage_layers = _padded(stage_layers)
+    stage_layers = np.broadcast_to(np.atleast_2d(stage_layers), (arrays["pp"].shape[0], stage_layers.shape[-1]))
+    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers.astype(np.int64, copy=False), **arrays)
+
+
+def _padded(stage_layers: Sequence[Any]) -> Ints:
+    """One row, or rows of different lengths, filled up with zeros to the longest."""
+    rows = stage_layers if np.ndim(stage_layers[0]) else [stage_layers]
+    return np.array(list(zip_longest(*rows, fillvalue=0)), dtype=np.int64).T
 
 
 def even_stage_layers(layers: int, pp: Ints) -> Ints:
