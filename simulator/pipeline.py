@@ -99,10 +99,10 @@ def pipeline_seconds(pipelines: Pipelines, passes: Passes, send: Floats | float 
         passes: of every stage; with DualPipe the average of a rank's two stages.
         send: transfer between neighbouring (virtual) stages, which occupies neither, shape (B,), seconds.
 
-    GPipe is exact, and so is 1F1B, plain or with even stages, without transfers; interleaved over stages that differ
-    by up to 30 % it is at most 1.5 % low. Transfers of 1 % of a micro-batch leave 1F1B within 2 %, of 10 % within 4 %.
-    The others are exact for even stages and two micro-batches per stage or more; with uneven ones ZB-H1 and ZB-V are
-    within 8 % and DualPipe within 11 %, all of them closer the more micro-batches there are.
+    Without transfers GPipe, plain 1F1B and even stages are exact; interleaved 1F1B over stages that differ by up to
+    30 % is at most 2 % low. Transfers of 1 % of a micro-batch leave 1F1B within 2 %, of 10 % within 6 %. The others
+    are exact for even stages and two micro-batches per stage or more, within 10 % for uneven ones, all of them
+    closer the more micro-batches there are.
 
     Raises:
         ValueError: DualPipe where stages or micro-batches are odd, or DualPipe or its V with fewer than two
@@ -304,8 +304,8 @@ def in_flight(jobs: Jobs) -> Floats:
     1 / v, or, with DualPipe, in halves: one of its own stage's micro-batches and one of the mirrored stage's make
     a whole one of the rank's layers (`held_by_rank`).
 
-    1F1B: p - r. Interleaved: 2 (p - r) - 1 + (v - 1) p chunks. ZB-H1 delays the weight gradients of stage r by r
-    passes. ZB-V: p everywhere. DualPipe: p + 1 half ones. Its V: 2 p + 1 chunks of a half.
+    1F1B: p - r. Interleaved: 2 (p - r) - 1 + (v - 1) p chunks. ZB-H1 and ZB-V: p on every stage. DualPipe: p + 1 half
+    ones. Its V: 2 p + 1 chunks of a half.
 
     **Source:** Megatron-LM core/pipeline_parallel/schedules.py, warm-up micro-batches; arXiv 2104.04473; 2401.10241
     Table 1; 2405.15362 section 4; 2412.19437 Table 2.
@@ -315,11 +315,10 @@ def in_flight(jobs: Jobs) -> Floats:
     behind = np.maximum(pp - stage, 0)
     held = np.where(vpp > 1, (2 * behind - 1 + (vpp - 1) * pp) / vpp, behind)
     if np.any(schedule != Schedule.ONE_F_ONE_B):
-        delayed = held + np.minimum(stage, pp) / vpp
-        kinds = [schedule == kind for kind in (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_V)]
-        double = [schedule == kind for kind in (Schedule.DUALPIPE, Schedule.DUALPIPE_V)]
-        whole = np.broadcast_to(pp, held.shape)
-        held = np.select(kinds + double, [np.inf * count, delayed, whole, (whole + 1) / 2, whole + 0.5], held)
+        zero_bubble = (schedule == Schedule.ZB_H1) | (schedule == Schedule.ZB_V)
+        kinds = [schedule == Schedule.GPIPE, zero_bubble]
+        kinds += [schedule == kind for kind in (Schedule.DUALPIPE, Schedule.DUALPIPE_V)]
+        held = np.select(kinds, [count, pp, (pp + 1) / 2, pp + 0.5], held)
     inside: Floats = np.where(stage < pp, np.clip(held, 0.0, count), 0.0)
     return inside
 
@@ -332,7 +331,7 @@ def held_by_rank(jobs: Jobs, stage_values: Floats) -> Floats:
     twice = jobs.schedule == Schedule.DUALPIPE
     if not np.any(twice):
         return stage_values
-    mirrored = np.clip(jobs.pp[:, None] - 1 - np.arange(stage_values.shape[1]), 0, None)
-    other = np.take_along_axis(stage_values, mirrored, axis=1)
-    held: Floats = stage_values + np.where(twice[:, None], other, 0.0)
+    mirrored = jobs.pp[:, None] - 1 - np.arange(stage_values.shape[1])
+    other = np.take_along_axis(stage_values, np.maximum(mirrored, 0), axis=1)
+    held: Floats = stage_values + np.where(twice[:, None] & (mirrored >= 0), other, 0.0)
     return held

@@ -76,8 +76,7 @@ def order(schedule: Schedule, stage: int, stages: int, chunks: int, microbatches
         schedule: which one.
         stage: 0 is the first.  stages: pipeline size.
         chunks: virtual stages per stage; 2 in a V and with DualPipe, 1 where a schedule has no interleaving.
-        microbatches: per step; a multiple of ``stages`` when interleaved; with DualPipe and its V at least
-            2 ``stages``, and even (V: any).
+        microbatches: per step; with DualPipe and its V at least 2 ``stages``, with DualPipe even.
 
     **Source:** Megatron-LM `core/pipeline_parallel/schedules.py` (1F1B), torch 2.13 `distributed/pipelining/
     schedules.py` (the others; tested against it), deepseek-ai/DualPipe `dualpipe/dualpipe.py` (DualPipe).
@@ -115,9 +114,8 @@ def _one_forward_one_backward(
     behind = stages - stage - 1
     # Megatron's interleaving runs two forwards ahead for each later stage, the zero-bubble variant one.
     warmup = min(behind * (2 if chunks > 1 and delay is None else 1) + (chunks - 1) * stages, total)
-    backward = Kind.BACKWARD if delay is None else Kind.INPUT
-    forwards = [_looped(Kind.FORWARD, i, stages, chunks) for i in range(total)]
-    backwards = [_looped(backward, i, stages, chunks) for i in range(total)]
+    forwards = _looped(Kind.FORWARD, stages, chunks, microbatches)
+    backwards = _looped(Kind.BACKWARD if delay is None else Kind.INPUT, stages, chunks, microbatches)
     tasks = forwards[:warmup]
     for i in range(total):
         if warmup + i < total:
@@ -130,13 +128,11 @@ def _one_forward_one_backward(
     return [(task,) for task in tasks]
 
 
-def _looped(kind: Kind, index: int, stages: int, chunks: int) -> Task:
-    """The index-th pass: groups of ``stages`` micro-batches go through one chunk after the other."""
-    if chunks == 1:
-        return Task(kind, 0, index)
-    group, within = divmod(index, stages * chunks)
-    chunk, offset = divmod(within, stages)
-    return Task(kind, chunk if kind == Kind.FORWARD else chunks - 1 - chunk, group * stages + offset)
+def _looped(kind: Kind, stages: int, chunks: int, microbatches: int) -> list[Task]:
+    """All passes of one kind: groups of ``stages`` micro-batches go through one chunk after the other."""
+    there = range(chunks) if kind == Kind.FORWARD else range(chunks - 1, -1, -1)
+    groups = [range(first, min(first + stages, microbatches)) for first in range(0, microbatches, stages)]
+    return [Task(kind, chunk, i) for group in groups for chunk in there for i in group]
 
 
 class _Tasks:
