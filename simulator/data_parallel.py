@@ -45,9 +45,9 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
     """
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
     reduce, gather = _reduce_seconds(jobs, physics, dense, expert), _gather_seconds(jobs, physics, dense, expert)
-    # Without a sharded optimizer the summed gradients are gathered, not the parameters.
-    reduce = np.where(jobs.zero_stage == 0, 2 * reduce, reduce)
-    gather = np.where(jobs.zero_stage == 0, 0.0, gather)
+    # Without a sharded optimizer the summed gradients are gathered, not the parameters; frozen ones have neither.
+    reduce = np.where(jobs.frozen, 0.0, np.where(jobs.zero_stage == 0, 2 * reduce, reduce))
+    gather = np.where((jobs.zero_stage == 0) | (jobs.frozen & (jobs.zero_stage < 3)), 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
     forward, backward = stages.forward.max(axis=1) * window, stages.backward.max(axis=1) * window
@@ -96,7 +96,7 @@ def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
 
 
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:
-    """Seconds of the optimizer step at the stage with most parameters, shape (B,).
+    """Seconds of the optimizer step at the stage with most parameters, shape (B,); 0 where the matrices are frozen.
 
     Local gradients are zeroed, their norm taken and scaled; the shard is clipped and stepped (gradient read, main
     parameter and moments read and written, parameter written). An offloaded share goes over the host link and is
@@ -113,5 +113,5 @@ def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Float
     on_host = shard * jobs.optimizer_offload
     link = (jobs.main_grad_bytes + 2) * on_host / (physics.host_link_eff * chip.host_bytes_per_s)
     host = per_step * on_host / physics.host_adam_bytes_per_s
-    seconds: Floats = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
-    return seconds
+    seconds = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
+    return np.where(jobs.frozen, 0.0, seconds)

@@ -140,6 +140,13 @@ class Jobs:
         bucket_bytes: gradient bucket, 0 for the stack's default.
         force_balance: tokens forced evenly over experts (benchmark only).
         capacity_factor: expert capacity factor, 0 for dropless.
+        partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
+            the next pipeline stage, instead of each sending all of it.
+        portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
+            whatever accelerator; off, a kernel of its generation.
+        frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
+        sample_len: mean tokens of the samples that are packed into a sequence and attend to themselves alone,
+            0 where a sequence is one sample.
         host_tuned: manual garbage collection and CPU binding (0, 1 or 2 of the two).
     """
 
@@ -167,6 +174,7 @@ class Jobs:
     max_connections: Ints
     bucket_bytes: Ints
     host_tuned: Ints
+    sample_len: Ints
     main_grad_bytes: Floats
     main_param_bytes: Floats
     moment_bytes: Floats
@@ -186,8 +194,11 @@ class Jobs:
     cross_entropy_fusion: Bools
     standard_fusions: Bools
     fused_attention: Bools
+    portable_attention: Bools
+    frozen: Bools
     fp8_param_gather: Bools
     overlap_p2p: Bools
+    partitioned_sends: Bools
     expandable_segments: Bools
     avoid_record_streams: Bools
     nvls: Bools
@@ -255,14 +266,15 @@ DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
     "schedule": Schedule.ONE_F_ONE_B, "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
     "dispatcher": Dispatcher.ALLTOALL, "cuda_graph": Graph.NONE, "offload": Offload.NONE, "zero_stage": 1,
-    "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0,
+    "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0, "sample_len": 0,
     "main_grad_bytes": 4.0, "main_param_bytes": 4.0, "moment_bytes": 8.0, "optimizer_offload": 0.0,
     "capacity_factor": 0.0, "sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
     "grad_reduce_fp32": True, "tp_comm_overlap": False, "ep_overlap": False, "delay_wgrad": False,
     "shared_expert_overlap": False, "grouped_gemm": True, "permute_fusion": True, "router_fusion": False,
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
-    "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
-    "sm_margin": False, "force_balance": False, "compiled": False,
+    "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
+    "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
+    "frozen": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

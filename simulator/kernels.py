@@ -174,7 +174,7 @@ def attention_fit(chip: Accelerator, kind: str) -> AttentionFit:
 
 
 def attention_seconds(
-    fit: AttentionFit, chip: Accelerator, shape: AttentionShape, flops: Floats, *, speed: float = 1.0
+    fit: AttentionFit, chip: Accelerator, shape: AttentionShape, flops: Floats, *, speed: Floats | float = 1.0
 ) -> Floats:
     """Seconds of fused causal attention, forward, shape (B,); ``flops`` of scores and weighted sum, causal half.
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from simulator.job import Graph, Recompute
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -19,28 +21,46 @@ class Stack:
     Attributes:
         name: key of `simulator.physics.physics_of`.
         defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
+        memory_statistic: what it prints as peak memory where a table does not say.
+        prints_first_rank: the peak it prints is that of the first rank, not of the fullest.
     """
 
     name: str
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    memory_statistic: str = "allocated"
+    prints_first_rank: bool = False
 
 
 def _stack(name: str, **defaults: Any) -> Stack:
-    return Stack(name, MappingProxyType(defaults))
+    own = {key: defaults.pop(key) for key in ("memory_statistic", "prints_first_rank") if key in defaults}
+    return Stack(name, MappingProxyType(defaults), **own)
 
 
 MEGATRON = _stack("megatron")
 _EAGER = {"sequence_parallel": False}
+_PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 _STACKS = (
     MEGATRON,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
-    _stack("megatron-2022", fused_attention=False, zero_stage=0),
-    _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
+    _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
+    # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+    _stack(
+        "megatron-deepspeed",
+        fused_attention=False,
+        zero_stage=0,
+        partitioned_sends=True,
+        overlap_grad_reduce=False,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        **_EAGER,
+    ),
     _stack("deepspeed", zero_stage=3, **_EAGER),
-    _stack("nanotron", zero_stage=0),
-    _stack("llm-foundry", zero_stage=3),
-    _stack("torchtitan", zero_stage=3),
-    _stack("maxtext", zero_stage=3),
+    _stack("nanotron", memory_statistic="reserved", prints_first_rank=True, zero_stage=0, **_PORTABLE),
+    _stack("llm-foundry", zero_stage=3, **_PORTABLE),
+    _stack("torchtitan", zero_stage=3, **_PORTABLE),
+    # XLA compiles the whole step and, by its models' default, recomputes every layer.
+    _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
+    _stack("nemo", tp_comm_overlap=True),
     _stack("internevo", **_EAGER),
 )
 _BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
@@ -57,6 +77,7 @@ _FRAMEWORKS = MappingProxyType(
         "MaxText": "maxtext",
         "PaxML": "maxtext",
         "InternEvo": "internevo",
+        "NeMo": "nemo",
     }
 )
 

@@ -188,9 +188,10 @@ def _exposed_tensor(
     ordered = (jobs.max_connections == 1) | (jobs.cluster.accelerator.arch_major >= 10)
     covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5)
     shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
-    forward = blocks * shown * tensor[0]
-    left = np.where(jobs.sequence_parallel, 1 + 2 * (1 - covered), 1 - covered / 2)
-    return forward, blocks * shown * left * tensor[1] + replayed * forward
+    gather, reduction = tensor
+    forward = blocks * shown * (gather + reduction)
+    left = np.where(jobs.sequence_parallel, 1 - covered, 1 - covered / 2)
+    return forward, blocks * shown * ((2 - covered) * gather + left * reduction) + replayed * forward
 
 
 def _exposed_dispatch(

@@ -71,8 +71,7 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
         physics: constants; the default is the engineer's cost model.
 
     Raises:
-        ValueError: a job's number format is not supported by its accelerator; or a hybrid (Mamba) model, whose
-            memory is not modelled.
+        ValueError: a job's number format is not supported by its accelerator.
 
     **Source:** the parts have theirs; the maximum of n Gaussian node speeds is sqrt(2 ln n) spreads above the mean.
     """

@@ -111,7 +111,9 @@ def parse_point(row: Mapping[str, str]) -> Point:
     framework, release = cells.get("framework", ""), cells.get("framework_version", "")
     stack = stack_of(framework, release)
     columns = _columns(cells, knobs, shape, cluster, stack)
-    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, cells.get("mem_statistic", ""))
+    printed = cells.get("mem_statistic", "")
+    statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
+    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, statistic)
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
@@ -159,7 +161,9 @@ def _columns(
     _check_grid(layout, shape, cluster)
     dp = cluster.n_gpus // (layout["tp"] * layout["pp"] * layout["cp"])
     layout |= _batch(cells, knobs, layout["pp"], dp)
-    recompute, recompute_layers = _recompute(cells.get("recompute", ""), knobs, layout, shape)
+    recompute, recompute_layers = default["recompute"], 0
+    if cells.get("recompute", "") not in ("", "unknown"):
+        recompute, recompute_layers = _recompute(cells["recompute"], knobs, layout, shape)
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
     return {
         **stack.defaults,

@@ -96,7 +96,7 @@ class Tally:
         """
         product = expert or rates
         forward = gemm_seconds(product, rows, n, k, groups=groups)
-        wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups)
+        wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups) * ~self.jobs.frozen
         backward = gemm_seconds(product, rows, k, n, groups=groups) + wgrad
         self._add(forward, backward, replayed)
         self.sums["wgrad"] += wgrad

@@ -197,7 +197,7 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
     tiny = make_jobs(
         model("llama-3-8b"), node, gbs=8, seq_len=[512, 8192, 512], tp=[8, 8, 1], standard_fusions=[False, True, True],
         sequence_parallel=[True, False, True], compiled=[False, True, False],
-        cuda_graph=[0, 0, int(Graph.FULL_ITERATION)], host_tuned=1,
+        cuda_graph=[0, 0, int(Graph.FULL_ITERATION)], host_tuned=1, portable_attention=[False, True, False],
     )  # fmt: skip
     overlapped = make_jobs(
         model("qwen3-30b-a3b"), parse_cluster("16xH100-SXM5-80GB"), gbs=512, seq_len=4096, ep=16, ep_overlap=True,

@@ -41,6 +41,21 @@ def test_blank_cells_mean_the_stacks_default():
     assert point.columns["recompute"] == Recompute.NONE
 
 
+def test_frameworks_differ_where_the_row_does_not_say():
+    row = {"model": "llama-3-8b", "accelerator": "H100-SXM5-80GB", "n_gpus": "8", "seq_len": "8192"}
+    maxtext = parse_point({**row, "framework": "MaxText", "recompute": "unknown"}).columns
+    assert (maxtext["zero_stage"], maxtext["recompute"]) == (3, Recompute.FULL)
+    assert parse_point({**row, "framework": "MaxText", "recompute": "none"}).columns["recompute"] == Recompute.NONE
+    assert parse_point({**row, "framework": "torchtitan"}).columns["portable_attention"]
+
+
+def test_fine_tuning_packs_samples_and_lora_freezes_the_rest():
+    columns = {task: parse_point({**ROW, "knobs": f"task={task}"}).columns for task in ("SFT", "LoRA", "pretrain")}
+    assert [task for task in columns if columns[task].get("frozen")] == ["LoRA"]
+    assert columns["SFT"]["sample_len"] == columns["LoRA"]["sample_len"] > 0
+    assert "sample_len" not in columns["pretrain"]
+
+
 @pytest.mark.parametrize("column", sorted(MEASURED_COLUMNS))
 def test_measured_columns_change_nothing(column):
     assert parse_point({**ROW, column: "1"}) == parse_point({**ROW, column: "not even a number"})
