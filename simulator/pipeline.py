@@ -9,7 +9,7 @@ such paths and is tested against `simulator.events`, which plays the schedule pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,17 +151,19 @@ def _one_forward_one_backward(pipelines: Pipelines, forward: Floats, backward: F
 
     ``forward`` and ``backward`` are of one chunk, shape (P, B).
     """
-    stage = np.arange(len(forward))[:, None]
-    stages, chunks, total = pipelines.stages, pipelines.chunks, pipelines.microbatches * pipelines.chunks
-    first_lap = (chunks - 1) * np.minimum(stages, pipelines.microbatches) + 1  # passes to the last chunk's first
-    behind = stages - 1 - stage
-    held = np.clip(np.where(chunks > 1, 2 * behind + first_lap, behind + 1), 1, total)
-    both, hops = forward + backward, np.minimum(stage, stages - 1) * send
+    stages, chunks, count = (a.astype(np.float64) for a in (pipelines.stages, pipelines.chunks, pipelines.microbatches))
+    total, behind = count * chunks, stages - 1 - np.arange(float(len(forward)))[:, None]
+    first_lap = (chunks - 1) * np.minimum(stages, count)  # passes before the last chunk's first
+    held = np.where(chunks > 1, 2 * behind + first_lap, behind) + 1
+    held = np.minimum(np.maximum(held, 1), total)
+    both, hops = forward + backward, np.minimum(stages - 1 - behind, stages - 1) * send
     crossed = _running(np.add, both) + 2 * hops
-    ways = [_Way.of(one, hops, crossed, held, first_lap) for one in (forward, backward)]
+    ways = [_Way.of(one, hops, crossed, held) for one in (forward, backward)]
     if np.any(chunks > 1):
-        last = np.take_along_axis(both, (stages - 1)[None, :], axis=0)[0]
-        ways = [way.with_laps(pipelines, both, last, send, held, first_lap) for way in ways]
+        last = np.take_along_axis(both, pipelines.stages[None, :] - 1, axis=0)[0]
+        late = stages * last + send - ((chunks + 1) * stages + 1 - held) * both
+        late = np.where((chunks > 1) & (count >= 2 * stages) & (behind >= 0), late, -np.inf)
+        ways = [way.with_laps(crossed, (chunks - 1) * (way.crossing + send), first_lap, late) for way in ways]
     down, up = ways
     ends = np.where(total > held, down.ramp + up.ramp, np.maximum(down.ramp + up.filled, down.filled + up.ramp))
     steady = (total - held) * both + _ping_pong(pipelines, both, send, held)
@@ -171,56 +173,46 @@ def _one_forward_one_backward(pipelines: Pipelines, forward: Floats, backward: F
 
 @dataclass(frozen=True)
 class _Way:
-    """Warm-up, or drain read backwards in time: the two mirror each other. Shapes (P, B) unless said.
+    """Warm-up; or drain, which mirrors it in time. Shapes (P, B), of one chunk's passes, unless said.
 
     Attributes:
-        chunk: one pass.
         arrival: from the outside to a stage.
         filled: the passes a stage runs ahead (behind), at the pace of the slowest stage on the way there.
         ramp: the same or longer, until the first gradient is back (from the last forward on).
-        crossing: through all stages once, shape (B,).
+        crossing: through all stages once, shape (B,).  slowest: pass, shape (B,).
     """
 
-    chunk: Floats
     arrival: Floats
     filled: Floats
     ramp: Floats
     crossing: Floats
+    slowest: Floats
 
     @classmethod
-    def of(cls, chunk: Floats, hops: Floats, crossed: Floats, held: Ints, first_lap: Ints) -> _Way:
-        through = _running(np.add, chunk)
-        filled = (held - 1) * _running(np.maximum, chunk)
+    def of(cls, chunk: Floats, hops: Floats, crossed: Floats, held: Floats) -> _Way:
+        through, slowest = _running(np.add, chunk), _running(np.maximum, chunk)
+        filled = (held - 1) * slowest
         turned = _running(np.maximum, (filled + crossed)[::-1])[::-1] - crossed
-        return cls(chunk, through - chunk + hops, filled, turned, through[-1] + hops[-1])
+        return cls(through - chunk + hops, filled, turned, through[-1] + hops[-1], slowest[-1])
 
-    def with_laps(
-        self, pipelines: Pipelines, both: Floats, last: Floats, send: Floats, held: Ints, first_lap: Ints
-    ) -> _Way:
-        """Bounded also by laps: those up to the last chunk, and the one whose forwards wait behind the last
-        stage's steady state while stages above it are still warming up."""
-        stages, chunks = pipelines.stages, pipelines.chunks
-        laps = (chunks - 1) * (self.crossing + send)
-        crossed = _running(np.add, both)
-        below = crossed[-1] - crossed + 2 * np.maximum(stages - 1 - np.arange(len(both))[:, None], 0) * send
-        ramp = np.maximum(self.ramp, laps + below)
-        wrapped = self.crossing + np.maximum((first_lap - 1) * self.chunk.max(axis=0), laps) + stages * last + send
-        wrapped = wrapped - ((chunks + 1) * stages + 1 - held) * both
-        possible = (chunks > 1) & (pipelines.microbatches >= 2 * stages)
-        ramp = np.where(possible, np.maximum(ramp, wrapped), ramp)
-        return _Way(self.chunk, self.arrival, self.filled, ramp, self.crossing)
+    def with_laps(self, crossed: Floats, laps: Floats, first_lap: Floats, late: Floats) -> _Way:
+        """Bounded also by the laps up to the last chunk, and by the lap after them, whose forwards wait behind the
+        last stage's steady state (``late``) while stages above it still warm up."""
+        to_last = np.maximum(first_lap * self.slowest, laps)
+        ramp = np.maximum(np.maximum(self.ramp, laps + crossed[-1] - crossed), self.crossing + to_last + late)
+        return replace(self, ramp=ramp)
 
 
-def _ping_pong(pipelines: Pipelines, both: Floats, send: Floats, held: Ints) -> Floats:
+def _ping_pong(pipelines: Pipelines, both: Floats, send: Floats, held: Floats) -> Floats:
     """What transfers add to the steady state of plain 1F1B, shape (P, B).
 
     Between two stages n apart only n + 1 micro-batches are under way, so each waits for a round trip of another:
     the pace is that of the slowest run of stages with its transfers. Runs of two, four, ... and all stages count.
     """
-    gain = np.zeros_like(both)
     plain = (pipelines.chunks == 1) & (pipelines.stages > 1)
     if not np.any(plain & (send > 0)):
-        return gain
+        return np.zeros_like(both)
+    gain = np.zeros_like(both)
     stages, slowest = pipelines.stages, both.max(axis=0)
     pairs = np.maximum(pipelines.microbatches - 1 - held, 0)
     gap = np.where(np.arange(len(both))[:, None] < stages - 1, 2 * send, 0.0)

@@ -1,6 +1,7 @@
 """The event simulation itself: orders against torch's, and what a played step must look like."""
 
 from collections import defaultdict
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -94,7 +95,7 @@ def test_what_a_step_looks_like(case):
     for (_, sends, _), spans in lanes.items():
         if not sends or step.schedule == Schedule.ONE_F_ONE_B:  # elsewhere a stage has links to both sides
             spans.sort()
-            assert all(one[1] <= next_[0] + 1e-12 for one, next_ in zip(spans, spans[1:], strict=False))
+            assert all(one[1] <= next_[0] + 1e-12 for one, next_ in pairwise(spans))
     for stage in range(len(step.forward)):
         own = [r.kind for r in run.recorded if r.stage == stage and r.kind != "send"]
         assert own[0] == "gather"
