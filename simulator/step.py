@@ -17,7 +17,7 @@ from simulator.job import Jobs
 from simulator.memory import MemoryEstimate, peak_memory
 from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens_per_s_per_gpu
 from simulator.physics import DEFAULT_PHYSICS, Physics
-from simulator.pipeline import exposed_sends, pipeline_seconds
+from simulator.pipeline import Passes, pipeline_times
 from simulator.stages import StageTimes, stage_times
 
 Floats = NDArray[np.float64]
@@ -107,8 +107,8 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     total = stages.total
     rows, slowest = np.arange(jobs.size), total.argmax(axis=1)
     count = jobs.num_microbatches
-    work = pipeline_seconds(total, count, jobs.vpp)
-    sends = exposed_sends(count, jobs.pp, jobs.vpp, jobs.overlap_p2p)
+    passes = Passes(stages.forward, stages.backward, stages.weight_gradients)
+    work, sends = pipeline_times(jobs, passes, send_seconds(jobs, physics))
     busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
     shared = data_parallel(jobs, physics, stages)
     fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
@@ -119,9 +119,9 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
         "exposed_tp": busy["tp"],
         "exposed_ep": busy["ep"],
         "exposed_cp": busy["cp"],
-        "exposed_pp": sends * send_seconds(jobs, physics),
+        "exposed_pp": sends,
         "exposed_dp": shared.exposed,
-        "bubble": work - count * total.max(axis=1),
+        "bubble": np.maximum(work - count * total.max(axis=1), 0.0),  # not below by rounding
         "optimizer": optimizer_seconds(jobs, physics, stages) + norm,
         "host": busy["host"] + fixed,
     }
