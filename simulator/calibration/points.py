@@ -179,7 +179,7 @@ def _columns(
         "recompute": recompute,
         "recompute_layers": recompute_layers,
         "zero_stage": whole(cells, "zero_stage", _zero_stage(knobs, default["zero_stage"])),
-        "optimizer_instances": _instances(knobs, dp * layout["cp"]),
+        "optimizer_instances": _instances(knobs, dp, layout["cp"]),
         "sequence_parallel": flag(cells, "sequence_parallel", scattered) and layout["tp"] > 1,
         # Published speed runs force even routing; a row that does not says so.
         "force_balance": cells.get("routing", "") != "natural",
@@ -239,11 +239,16 @@ def _zero_stage(knobs: Mapping[str, str], default: int) -> int:
     return 1 if knobs.get("distributed_optimizer") == "1" else default
 
 
-def _instances(knobs: Mapping[str, str], ranks: int) -> int:
-    """Copies of the sharded state, where it is sharded over fewer than all ``ranks`` that hold the same weights."""
-    for knob in ("zero1_shard_group", "hsdp_domain", "fsdp_degree"):
+def _instances(knobs: Mapping[str, str], dp: int, cp: int) -> int:
+    """Copies of the sharded state, where it is sharded over fewer than all ranks that hold the same weights.
+
+    torchtitan's ``fsdp_degree`` counts data-parallel ranks; its shards lie across context parallelism too.
+    """
+    if knobs.get("fsdp_degree"):
+        return max(dp // positive(knobs, "fsdp_degree"), 1)
+    for knob in ("zero1_shard_group", "hsdp_domain"):
         if knobs.get(knob, "-1") != "-1":
-            return max(ranks // positive(knobs, knob), 1)
+            return max(dp * cp // positive(knobs, knob), 1)
     return 1
 
 

@@ -147,6 +147,8 @@ def test_shards_smaller_than_the_data_parallel_group_are_copies():
     row = {**ROW, "tp": "1", "pp": "1", "vp": "", "ep": "8"}
     for knobs, copies in [("zero1_shard_group=8", 32), ("zero1_shard_group=-1", 1), ("hsdp_domain=64", 4), ("", 1)]:
         assert parse_point({**row, "knobs": knobs}).columns["optimizer_instances"] == copies
+    across_context = parse_point({**row, "cp": "4", "knobs": "fsdp_degree=64"}).columns
+    assert across_context["optimizer_instances"] == 1
 
 
 def test_sharding_is_read_from_the_knobs_where_the_column_is_blank():
