@@ -176,8 +176,8 @@ def _order_figures(observations: Observations, speed: Floats) -> Iterator[tuple[
 
     rows = np.flatnonzero(select(observations, ["playbook"]) & np.isfinite(observations.speed) & np.isfinite(speed))
     cells: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for row in rows:
-        cells[sweep_cell(observations.rows[row])].append(int(row))
+    for row in rows.tolist():
+        cells[sweep_cell(observations.rows[row])].append(row)
     sweeps = [np.array(members) for members in cells.values() if len(members) >= 8]
     taus = np.array([kendalltau(speed[cell], observations.speed[cell]).statistic for cell in sweeps])
     picked = [observations.speed[cell][speed[cell].argmax()] for cell in sweeps]
@@ -194,7 +194,7 @@ def _lever_figures(
     at = {row["id"]: position for position, row in enumerate(observations.rows)}
     for kind, predicted in (("speed", speed), ("memory", memory)):
         chosen = [p for p in pairs if p.kind == kind and {p.before, p.after} <= at.keys()]
-        before, after = (np.array([at[end(p)] for p in chosen]) for end in (lambda p: p.before, lambda p: p.after))
+        before, after = np.array([(at[p.before], at[p.after]) for p in chosen]).T
         measured, effect = np.array([p.effect for p in chosen]), predicted[after] / predicted[before] - 1
         known = np.isfinite(effect)
         clear = known & (np.abs(measured) >= VISIBLE)
