@@ -169,7 +169,7 @@ def attention_fit(chip: Accelerator, kind: str) -> AttentionFit:
     """
     constants = entry(kernel_tables().attention, chip, kind)
     if constants is None:
-        raise ValueError(f"{chip.name} has no constants for {kind} attention: add them to kernels.yaml")
+        raise ValueError(f"{chip.name} has no constants for {kind} attention: add them to kernels.json")
     return constants.fit
 
 
@@ -191,7 +191,7 @@ def attention_seconds(
     return seconds
 
 
-def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: float = 1.0) -> Floats:
+def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: Floats | float = 1.0) -> Floats:
     """Seconds of memory-bound kernels that together move ``traffic`` bytes, shape (B,).
 
     **Source:** bytes over the HBM rate plus a fixed part per kernel, as ai-dynamo/aiconfigurator@095f58a has it.

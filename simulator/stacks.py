@@ -37,10 +37,17 @@ def _stack(name: str, **defaults: Any) -> Stack:
 
 
 MEGATRON = _stack("megatron")
+# Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, Transformer Engine's
+# cross-entropy, fused router, TP communication in user buffers (dense models), manual garbage collection, NUMA binding.
+_BRIDGE = _stack(
+    "megatron-bridge", grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
+    router_fusion=True, tp_comm_overlap=True, host_tuned=2,
+)  # fmt: skip
 _EAGER = {"sequence_parallel": False}
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 _STACKS = (
     MEGATRON,
+    _BRIDGE,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
     _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
     # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
@@ -56,16 +63,27 @@ _STACKS = (
     ),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     _stack("nanotron", memory_statistic="reserved", prints_first_rank=True, zero_stage=0, **_PORTABLE),
-    _stack("llm-foundry", zero_stage=3, **_PORTABLE),
+    # Its MPT computes the loss with the fused kernel of flash-attention (mosaicml/llm-foundry@8c8dd48 ``loss_fn``).
+    _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_PORTABLE),
     _stack("torchtitan", zero_stage=3, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
     _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
     _stack("nemo", tp_comm_overlap=True),
-    _stack("internevo", **_EAGER),
+    # InternEvo keeps BF16 gradients, reduces them under the backward pass and broadcasts parameters after the step
+    # (InternLM/InternEvo@c628a8c configs/7B_sft.py: overlap_sync_grad, not overlap_sync_param, buckets of 512 MiB).
+    _stack(
+        "internevo",
+        overlap_param_gather=False,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        bucket_bytes=2**29,
+        **_EAGER,
+    ),
 )
 _BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
 _FRAMEWORKS = MappingProxyType(
     {
+        "Megatron-Bridge": "megatron-bridge",
         "Megatron-DeepSpeed": "megatron-deepspeed",
         "DeepSpeed": "deepspeed",
         "DeepSpeed-ZeRO2": "deepspeed",
