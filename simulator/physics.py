@@ -76,6 +76,7 @@ class Physics:
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
     latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
     hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
+    ring_hop_s: float = constant(6e-6, 0.30, "floor of each hop of a ring between nodes", "prior")
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
     )
@@ -98,6 +99,15 @@ class Physics:
     delay_wgrad_hidden: float = constant(0.04, 0.30, "more of it, with delayed weight gradients", "prior", below=1.0)
     dp_overlap_hidden: float = constant(
         0.90, 0.06, "of gradient and parameter traffic under compute", "prior", below=1.0
+    )
+    shard_overlap_hidden: float = constant(
+        0.80, 0.08, "of the per-layer traffic of sharded parameters and gradients under compute", "prior", below=1.0
+    )
+    shard_copy_bytes: float = constant(
+        14.0,
+        0.30,
+        "moved per parameter and micro-batch between it and the flat buffers of sharded data parallelism",
+        "prior, counted in torch FSDP: gradient cast to FP32 (6) and divided (8)",
     )
     cp_overlap_hidden: float = constant(0.90, 0.10, "of the key/value ring under attention", "prior", below=1.0)
     contention: float = constant(
