@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.collectives import Group, all_reduce_seconds, send_seconds
 from simulator.compute import tokens_per_expert
 from simulator.data_parallel import data_parallel, optimizer_seconds
+from simulator.hardware import ClusterSpec
 from simulator.job import Jobs
 from simulator.memory import MemoryEstimate, peak_memory
 from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens_per_s_per_gpu
@@ -77,8 +78,8 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     """
     stages = stage_times(jobs, physics)
     parts = _breakdown(jobs, physics, stages)
-    pace = physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes)))
-    parts = {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
+    slowest = pace(jobs.cluster, physics)
+    parts = {name: np.asarray(parts[name] * slowest, dtype=np.float64) for name in BREAKDOWN}
     step = np.sum([parts[name] for name in BREAKDOWN], axis=0)
     memory = peak_memory(jobs, physics.memory)
     rate = tokens_per_s_per_gpu(step, jobs.gbs, jobs.seq_len, jobs.cluster.n_gpus)
@@ -95,6 +96,11 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
         mfu=mfu(flops, peak_flops(jobs.cluster.accelerator, jobs.precision)),
         diagnostics=_diagnostics(jobs, stages, parts, step, memory),
     )
+
+
+def pace(cluster: ClusterSpec, physics: Physics) -> float:
+    """Seconds that a second of the formulas takes on the slowest of the cluster's nodes."""
+    return float(physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(cluster.nodes))))
 
 
 def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Floats]:
