@@ -55,10 +55,11 @@ class Physics:
     unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior")
     compiled_traffic: float = constant(0.75, 0.10, "bytes moved under torch.compile over without it", "prior")
     imbalance_per_doubling: float = constant(
-        0.08,
+        0.09,
         0.30,
         "slowest expert rank over the mean, per doubling of EP, learned routing",
-        "Megatron-MoE-ModelZoo Qwen3-235B, forced against learned balance -20 % at 16K",
+        "AIC experts under a power law of exponent 0.6 (1.32 at EP 8, 1.52 at EP 64); Megatron-MoE-ModelZoo "
+        "Qwen3-235B, forced against learned balance -20 % at 16K",
     )
 
     # Host
@@ -79,6 +80,7 @@ class Physics:
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
     latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
     hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
+    ring_hop_s: float = constant(6e-6, 0.30, "floor of each hop of a ring between nodes", "prior")
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
     )
@@ -101,6 +103,15 @@ class Physics:
     delay_wgrad_hidden: float = constant(0.04, 0.30, "more of it, with delayed weight gradients", "prior", below=1.0)
     dp_overlap_hidden: float = constant(
         0.90, 0.06, "of gradient and parameter traffic under compute", "prior", below=1.0
+    )
+    shard_overlap_hidden: float = constant(
+        0.80, 0.08, "of the per-layer traffic of sharded parameters and gradients under compute", "prior", below=1.0
+    )
+    shard_copy_bytes: float = constant(
+        14.0,
+        0.30,
+        "moved per parameter and micro-batch between it and the flat buffers of sharded data parallelism",
+        "prior, counted in torch FSDP: gradient cast to FP32 (6) and divided (8)",
     )
     cp_overlap_hidden: float = constant(0.90, 0.10, "of the key/value ring under attention", "prior", below=1.0)
     contention: float = constant(
@@ -126,6 +137,15 @@ class Physics:
     )
 
     memory: MemoryPhysics = field(default_factory=MemoryPhysics)
+
+
+SOFTWARE = frozenset(
+    {
+        "gemm_speed", "attention_speed", "memory_eff", "unfused_traffic", "launch_s", "sync_s", "step_fixed_s",
+        "tp_backward_hidden", "dp_overlap_hidden", "cp_overlap_hidden", "nic_eff", "hop_latency_s",
+    }
+)  # fmt: skip
+"""Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""
 
 
 @cache

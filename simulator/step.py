@@ -78,8 +78,6 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     """
     stages = stage_times(jobs, physics)
     parts = _breakdown(jobs, physics, stages)
-    slowest = pace(jobs.cluster, physics)
-    parts = {name: np.asarray(parts[name] * slowest, dtype=np.float64) for name in BREAKDOWN}
     step = np.sum([parts[name] for name in BREAKDOWN], axis=0)
     memory = peak_memory(jobs, physics.memory)
     rate = tokens_per_s_per_gpu(step, jobs.gbs, jobs.seq_len, jobs.cluster.n_gpus)
@@ -103,8 +101,15 @@ def pace(cluster: ClusterSpec, physics: Physics) -> float:
     return float(physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(cluster.nodes))))
 
 
+def step_seconds(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> Floats:
+    """Seconds of one step alone, shape (B,): what `simulate_step` says, without memory and diagnostics."""
+    parts = _breakdown(jobs, physics, stage_times(jobs, physics))
+    step: Floats = np.sum(list(parts.values()), axis=0)
+    return step
+
+
 def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Floats]:
-    """Seconds by part before stragglers, keyed by `BREAKDOWN`."""
+    """Seconds by part, keyed by `BREAKDOWN`."""
     total = stages.total
     rows, slowest = np.arange(jobs.size), total.argmax(axis=1)
     count = jobs.num_microbatches
@@ -115,7 +120,7 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
     everyone = Group(np.full(jobs.size, jobs.cluster.n_gpus), np.ones(jobs.size, dtype=np.int64), jobs.cluster)
     norm = all_reduce_seconds(everyone, physics, np.zeros(jobs.size), jobs.nvls)
-    return {
+    parts = {
         "compute": busy["compute"] + physics.contention * shared.hidden,
         "exposed_tp": busy["tp"],
         "exposed_ep": busy["ep"],
@@ -126,6 +131,8 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
         "optimizer": optimizer_seconds(jobs, physics, stages) + norm,
         "host": busy["host"] + fixed,
     }
+    slowest_node = pace(jobs.cluster, physics)
+    return {name: np.asarray(parts[name] * slowest_node, dtype=np.float64) for name in BREAKDOWN}
 
 
 def _diagnostics(
