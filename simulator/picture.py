@@ -129,9 +129,9 @@ def _draw(axes: Axes, line: Timeline, span: _Span, dots_per_second: float) -> No
         low, high = _rows_of(one)
         corners[one.kind, one.chunk].append([(one.start, low), (one.end, low), (one.end, high), (one.start, high)])
         if one.microbatch >= 0 and one.kind != "send":
-            _label(axes, one, span, dots_per_second)
+            _label(axes, one, span, dots_per_second, light=one.kind == "W" or 2 * one.chunk >= chunks)
     for (kind, chunk), polygons in corners.items():
-        lighter = _LIGHTER * chunk / (chunks - 1) if chunks > 1 and chunk > 0 and kind != "send" else 0.0
+        lighter = _LIGHTER * chunk / (chunks - 1) if chunk > 0 and kind != "send" else 0.0
         colour = 1 - (1 - np.array(to_rgb(_KINDS[kind][0]))) * (1 - lighter)
         edges = [(one[1][0] - one[0][0]) * dots_per_second for one in polygons]
         border = 0.5 if np.median(edges) > 4 else 0.0
@@ -153,14 +153,13 @@ def _rows_of(one: Recorded) -> _Span:
     return (border, one.stage + 0.46) if one.kind == "send" else (one.stage - 0.46, border)
 
 
-def _label(axes: Axes, one: Recorded, span: _Span, dots_per_second: float) -> None:
-    """The number of the micro-batch, if there is room."""
+def _label(axes: Axes, one: Recorded, span: _Span, dots_per_second: float, *, light: bool) -> None:
+    """The number of the micro-batch, if there is room; ``light``: the colour under it."""
     start, end = max(one.start, span[0]), min(one.end, span[1])
     if (end - start) * dots_per_second >= _label_width(one.microbatch):
-        dark = one.kind == "W" or one.chunk > 0
         axes.text(
-            (start + end) / 2, one.stage - _SEND_HEIGHT / 2, str(one.microbatch), fontsize=_LABEL_POINTS, ha="center", va="center",
-            color="black" if dark else "white", zorder=3, clip_on=True,
+            (start + end) / 2, one.stage - _SEND_HEIGHT / 2, str(one.microbatch), fontsize=_LABEL_POINTS,
+            ha="center", va="center", color="black" if light else "white", zorder=3, clip_on=True,
         )  # fmt: skip
 
 
@@ -186,4 +185,6 @@ def _describe(figure: Figure, line: Timeline, title: str, height: float) -> None
     kinds = {r.kind for r in line.recorded if r.end > r.start}
     patches = [Patch(color=colour, label=words) for kind, (colour, words) in _KINDS.items() if kind in kinds]
     patches.append(Patch(facecolor="#f4f4f2", edgecolor="#bbbbbb", label="idle"))
-    figure.legend(handles=patches, loc="lower left", bbox_to_anchor=(_LEFT / _WIDTH, 0.0), ncols=9, fontsize=8, frameon=False)
+    figure.legend(
+        handles=patches, loc="lower left", bbox_to_anchor=(_LEFT / _WIDTH, 0.0), ncols=9, fontsize=8, frameon=False
+    )

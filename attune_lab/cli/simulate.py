@@ -21,8 +21,8 @@ Timeline = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Draw the step: out.png writes the picture and a trace beside it (out.json), out.json the trace alone, "
-        "for chrome://tracing or ui.perfetto.dev.",
+        help="Draw the step: out.png writes a picture, and a trace beside it (out.json); out.json the trace alone, "
+        "for chrome://tracing or ui.perfetto.dev. A folder gets timeline.png and timeline.json.",
     ),
 ]
 
@@ -60,13 +60,14 @@ def simulate(
 
 
 def _write_timeline(path: Path, bench: Workbench, recipe: str) -> dict[str, str | None]:
-    """Write the step as a trace and, unless ``path`` ends in ``.json``, as a picture; returns where."""
+    """Write the step as a trace and, unless ``path`` ends in ``.json``, as a picture; returns where each is."""
     from attune_lab.contracts import UserError
     from attune_lab.cost_model import SimulatedCostModel
     from attune_lab.recipe.effective import effective
     from attune_lab.writing import write_file
     from simulator.timeline import chrome_trace
 
+    path = path / "timeline.png" if path.is_dir() else path
     if path.suffix not in (".png", ".json"):
         raise UserError(f"--timeline {path}: end the name in .png for a picture and a trace, or in .json for the trace")
     line = SimulatedCostModel(bench.cluster).timeline(bench.baseline)
@@ -136,13 +137,13 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         share = seconds / data["step_time_s"]
         parts.add_row(part, f"{seconds:.3f}", f"{100 * share:.1f} %", "█" * round(40 * share))
     console.print(parts)
-    for kind, path in data.get("timeline", {}).items():
-        if path:
-            console.print(f"  timeline, {kind}: {path}", markup=False)
     memory = table("What the fullest stage holds", "part", "GiB", right=("GiB",))
     for part, value in data["memory_parts_gib"].items():
         memory.add_row(part, f"{value:.1f}")
     console.print(memory)
+    for kind, path in data.get("timeline", {}).items():
+        if path:
+            console.print(f"  timeline, {kind}: {path}", markup=False)
 
 
 def register(app: typer.Typer) -> None:
