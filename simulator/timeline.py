@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from simulator.collectives import send_seconds
 from simulator.events import Recorded, Step, play
 from simulator.job import Jobs, Schedule
-from simulator.physics import DEFAULT_PHYSICS, Physics
+from simulator.physics import Physics
 from simulator.pipeline import Passes, blocks, pipeline_times
+from simulator.posterior import DEFAULT_PHYSICS
 from simulator.stages import stage_times
 from simulator.step import pace, simulate_step
 

@@ -61,7 +61,7 @@ def test_micro_batches_have_the_numbers_of_the_job(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_trace_is_one_that_viewers_read(case):
-    """"Trace Event Format": complete events with these keys, one after the other on every track."""
+    """ "Trace Event Format": complete events with these keys, one after the other on every track."""
     line = lines(case)
     trace = json.loads(chrome_trace(line, "a title"))
     assert trace["otherData"]["provenance"] == "simulated"
