@@ -48,6 +48,7 @@ class Recompute(IntFlag):
     MOE = 32
     SHARED_EXPERTS = 64
     FULL = 128
+    EVERY_OTHER_GEMM = 256  # with CORE_ATTN and LAYERNORM: torch's selective checkpointing by operation
 
 
 class Dispatcher(IntEnum):

@@ -93,6 +93,9 @@ class MemoryPhysics:
     sharded_weight_bytes: float = constant(
         2.0, 0.0, "of a weight where ZeRO-3 shards it, its FP32 copy apart", "BF16 beside FP32 main weights"
     )
+    gathered_in_pipeline: float = constant(
+        0.0, 0.0, "share of a stage's weights and gradients that ZeRO-3 leaves whole between micro-batches", "Megatron"
+    )
     placeholder_gradients: float = constant(
         1.0, 0.0, "share of the weight shapes with a placeholder gradient", "Transformer Engine 2.x module/base.py"
     )
@@ -111,6 +114,10 @@ class MemoryPhysics:
 
 
 _NANOTRON = "huggingface/nanotron@03b83fc models/llama.py, @069c21c optim/gradient_accumulator.py; sizes fitted"
+_TORCH: Mapping[str, float] = MappingProxyType(
+    {"sharded_weight_bytes": 0.0, "placeholder_gradients": 0.0, "context_bytes": 0.8 * GIB, "reserve": 0.03}
+)
+"""PyTorch's FSDP shards FP32 weights and casts what it gathers; there is no Transformer Engine."""
 _STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "nanotron": {
@@ -123,6 +130,12 @@ _STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
             "gathers_ahead": 25.0,  # a launch queue of 1,024 kernels holds about so many layers
             "reserve": 0.0,  # the sizes above were fitted to what is taken for reserved memory
             "context_bytes": 0.8 * GIB,  # no Transformer Engine; runs with 77.1 of 79.1 GiB reserved survive
+        },
+        "llm-foundry": {**_TORCH, "logit_bytes": 4.0},  # flash-attention's cross-entropy, in place
+        "torchtitan": {
+            **_TORCH,
+            "logit_bytes": 14.0,  # BF16, FP32 log-softmax, and both gradients in FP32
+            "gathered_in_pipeline": 1.0,  # reshard_after_forward is off in a pipeline, gradients are reduced last
         },
     }
 )

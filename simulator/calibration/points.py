@@ -72,8 +72,8 @@ _RECOMPUTE_WORDS = {
     "norm": Recompute.LAYERNORM,
     "act": Recompute.MOE_ACT,
     "shared_expert": Recompute.SHARED_EXPERTS,
-    "per_op": Recompute.LAYERNORM | Recompute.CORE_ATTN,
-    "per_op_sac": Recompute.LAYERNORM | Recompute.CORE_ATTN,
+    "per_op": Recompute.LAYERNORM | Recompute.CORE_ATTN | Recompute.EVERY_OTHER_GEMM,
+    "per_op_sac": Recompute.LAYERNORM | Recompute.CORE_ATTN | Recompute.EVERY_OTHER_GEMM,
 }
 """Megatron's module names, and the words other frameworks' pages use."""
 _UNNAMED_ACCELERATORS = {"Blackwell (184 GiB class, not named)": "GB200-NVL72"}
@@ -173,7 +173,7 @@ def _columns(
         "recompute": recompute,
         "recompute_layers": recompute_layers,
         "zero_stage": whole(cells, "zero_stage", _zero_stage(knobs, default["zero_stage"])),
-        "optimizer_instances": _instances(knobs, dp * layout["cp"]),
+        "optimizer_instances": _instances(knobs, dp, layout["cp"]),
         "sequence_parallel": flag(cells, "sequence_parallel", scattered) and layout["tp"] > 1,
         "force_balance": cells.get("routing", "") in ("forced_balance", "token_drop"),
         "capacity_factor": _capacity(cells, knobs),
@@ -229,11 +229,16 @@ def _zero_stage(knobs: Mapping[str, str], default: int) -> int:
     return 1 if knobs.get("distributed_optimizer") == "1" else default
 
 
-def _instances(knobs: Mapping[str, str], ranks: int) -> int:
-    """Copies of the sharded state, where it is sharded over fewer than all ``ranks`` that hold the same weights."""
-    for knob in ("zero1_shard_group", "hsdp_domain", "fsdp_degree"):
+def _instances(knobs: Mapping[str, str], dp: int, cp: int) -> int:
+    """Copies of the sharded state, where it is sharded over fewer than all ranks that hold the same weights.
+
+    torchtitan's degree leaves out the context-parallel ranks over which it shards as well.
+    """
+    if knobs.get("fsdp_degree", "-1") != "-1":
+        return max(dp // positive(knobs, "fsdp_degree"), 1)
+    for knob in ("zero1_shard_group", "hsdp_domain"):
         if knobs.get(knob, "-1") != "-1":
-            return max(ranks // positive(knobs, knob), 1)
+            return max(dp * cp // positive(knobs, knob), 1)
     return 1
 
 
