@@ -112,33 +112,28 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
         latents = 2 * (shape.q_lora_rank + shape.kv_lora_rank) + shape.qk_rope_dim  # before and after their norms
         indexed = (shape.index_heads + 1) * shape.index_head_dim + 2 * shape.index_topk  # and the chosen keys, INT32
         rows.append(Kept(ATTENTION, 2.0 * (latents + indexed * (shape.index_heads > 0)) / shards))
-        keys = heads * (shape.qk_nope_dim + shape.qk_rope_dim)
-        others, output = keys + heads * shape.v_dim, heads * shape.v_dim
+        qkv, output = heads * (2 * (shape.qk_nope_dim + shape.qk_rope_dim) + shape.v_dim), heads * shape.v_dim
         rebuilt = Recompute.MLA_UP_PROJ
     else:
         groups = np.maximum(shape.kv_heads / jobs.tp, 1)  # fewer groups than ranks: each rank keeps one
-        keys, output = groups * shape.head_dim, heads * shape.head_dim
-        others = keys + output
+        qkv, output = (heads + 2 * groups) * shape.head_dim, heads * shape.head_dim
     # The output serves fused attention's own backward in BF16, and the projection in the format of its GEMM.
     narrow_copy = np.where(gemm_input < 2.0, gemm_input, 0.0)
     return [
         *rows,
-        Kept(ATTENTION, 2.0 * keys, rebuilt | Recompute.EVERY_OTHER_GEMM, Offload.CORE_ATTN),
-        Kept(ATTENTION, 2.0 * others, rebuilt, Offload.CORE_ATTN),
+        Kept(ATTENTION, 2.0 * qkv, rebuilt, Offload.CORE_ATTN),
         Kept(ATTENTION, (2.0 + narrow_copy) * output, offload=Offload.ATTN_PROJ),
-        Kept(ATTENTION, physics.attention_copies * 2.0 * (keys + others + output)),
+        Kept(ATTENTION, physics.attention_copies * 2.0 * (qkv + output)),
     ]
 
 
 def _mlp(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ffn = jobs.model.ffn / jobs.tp
-    gated = 1.0 if jobs.model.gated_mlp else 0.0
-    rebuilt = Recompute.MLP | Recompute.EVERY_OTHER_GEMM
+    up = 2 + physics.activation_inputs if jobs.model.gated_mlp else 1
     return [
         *_norm(jobs, MLP),
-        Kept(MLP, 2.0 * ffn, Recompute.MLP),
-        Kept(MLP, 2.0 * gated * (1 + physics.activation_inputs) * ffn, rebuilt),
-        Kept(MLP, _gemm_input(jobs) * ffn, rebuilt),
+        Kept(MLP, 2.0 * up * ffn, Recompute.MLP),
+        Kept(MLP, _gemm_input(jobs) * ffn, Recompute.MLP),
     ]
 
 

@@ -48,7 +48,6 @@ class Recompute(IntFlag):
     MOE = 32
     SHARED_EXPERTS = 64
     FULL = 128
-    EVERY_OTHER_GEMM = 256  # with CORE_ATTN and LAYERNORM: torch's selective checkpointing by operation
 
 
 class Dispatcher(IntEnum):
@@ -70,6 +69,7 @@ class Graph(IntFlag):
     MOE_PREPROCESS = 8
     MOE = 16
     FULL_ITERATION = 32
+    MAMBA = 64
 
 
 class Offload(IntFlag):
@@ -96,11 +96,12 @@ RECOMPUTE_MODULES: dict[str, Recompute] = {
 
 GRAPH_PARTS: dict[str, Graph] = {
     "attn": Graph.ATTN,
+    "mamba": Graph.MAMBA,
     "mlp": Graph.MLP,
     "moe": Graph.MOE,
     "moe_router": Graph.MOE_ROUTER,
     "moe_preprocess": Graph.MOE_PREPROCESS,
-    "full": Graph.ATTN | Graph.MLP | Graph.MOE,
+    "full": Graph.ATTN | Graph.MAMBA | Graph.MLP | Graph.MOE,
     "full_iteration": Graph.FULL_ITERATION,
 }
 """Names of what CUDA graphs can capture."""
@@ -141,6 +142,8 @@ class Jobs:
         bucket_bytes: gradient bucket, 0 for the stack's default.
         force_balance: tokens forced evenly over experts (benchmark only).
         capacity_factor: expert capacity factor, 0 for dropless.
+        fp8_attention: scores and weighted sum in FP8.
+        fused_experts: the experts' activation and casts run inside the grouped GEMMs.
         partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
             the next pipeline stage, instead of each sending all of it.
         portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
@@ -195,6 +198,8 @@ class Jobs:
     cross_entropy_fusion: Bools
     standard_fusions: Bools
     fused_attention: Bools
+    fp8_attention: Bools
+    fused_experts: Bools
     portable_attention: Bools
     frozen: Bools
     fp8_param_gather: Bools
@@ -275,7 +280,7 @@ DEFAULTS: dict[str, Any] = {
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
-    "frozen": False,
+    "frozen": False, "fp8_attention": False, "fused_experts": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

@@ -191,7 +191,7 @@ def attention_seconds(
     return seconds
 
 
-def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: float = 1.0) -> Floats:
+def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: Floats | float = 1.0) -> Floats:
     """Seconds of memory-bound kernels that together move ``traffic`` bytes, shape (B,).
 
     **Source:** bytes over the HBM rate plus a fixed part per kernel, as ai-dynamo/aiconfigurator@095f58a has it.

@@ -56,13 +56,16 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     parts["activations"] = _activations(jobs, stages, layer)
     parts["temporary"] = _temporaries(jobs, stages, layer, physics)
     parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages, physics)
-    outside, loose = _outside(jobs, physics), (1 + _reserve_share(jobs, physics))[:, None]
+    outside, share = _outside(jobs, physics), _reserve_share(jobs, physics)[:, None]
+    capacity = jobs.cluster.accelerator.memory_bytes
     if physics.gathers_ahead:
-        room = (jobs.cluster.accelerator.memory_bytes - outside)[:, None] / loose - _total(parts)
+        room = (capacity - outside)[:, None] / (1 + share) - _total(parts)
         parts["buffers"] = parts["buffers"] + np.clip(_gathers_ahead(jobs, stages, physics), 0.0, np.maximum(room, 0.0))
     parts = {name: np.where(stages.exists, parts[name], 0.0) for name in MEMORY_PARTS}
     allocated = _total(parts)
-    reserved = allocated * loose + outside[:, None]
+    # Before the allocator gives up it returns the segments that are wholly unused to the driver.
+    least = allocated * (1 + (1 - physics.reclaimed) * share) + outside[:, None]
+    reserved = np.minimum(allocated * (1 + share) + outside[:, None], np.maximum(least, capacity))
     reserved = np.where(stages.exists, reserved, 0.0)
     fullest = np.argmax(reserved, axis=1)[:, None]
     return MemoryEstimate(

@@ -40,6 +40,7 @@ class Physics:
     )
     gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
     attention_speed: float = constant(0.90, 0.08, "the same clocks, over the table of attention", "prior")
+    fp8_attention: float = constant(1.3, 0.10, "speed of FP8 attention over BF16", "prior")
     attention_backward: float = constant(
         0.80, 0.06, "backward over forward efficiency", "MCORE (422/553, 523/638 TFLOP/s)"
     )

@@ -37,10 +37,18 @@ def _stack(name: str, **defaults: Any) -> Stack:
 
 
 MEGATRON = _stack("megatron")
+# Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, FP8 weights without a
+# BF16 original, Transformer Engine's cross-entropy, fused router, TP communication in user buffers (dense models),
+# manual garbage collection, NUMA binding.
+_BRIDGE = _stack(
+    "megatron-bridge", grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
+    router_fusion=True, tp_comm_overlap=True, host_tuned=2, fp8_param_gather=True,
+)  # fmt: skip
 _EAGER = {"sequence_parallel": False}
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 _STACKS = (
     MEGATRON,
+    _BRIDGE,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
     _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
     # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
@@ -74,6 +82,7 @@ _STACKS = (
 _BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
 _FRAMEWORKS = MappingProxyType(
     {
+        "Megatron-Bridge": "megatron-bridge",
         "Megatron-DeepSpeed": "megatron-deepspeed",
         "DeepSpeed": "deepspeed",
         "DeepSpeed-ZeRO2": "deepspeed",

@@ -36,6 +36,8 @@ _FLAGS = {
     "torch_compile": "compiled",
     "expandable_segments": "expandable_segments",
     "fp8_param_gather": "fp8_param_gather",
+    "fp8_dpa": "fp8_attention",
+    "cutedsl_fused_grouped_mlp": "fused_experts",
 }
 _DISPATCHERS = {
     "allgather": Dispatcher.ALLGATHER,
@@ -155,11 +157,11 @@ def _dispatcher(knobs: Mapping[str, str]) -> dict[str, Dispatcher]:
 
 
 def _graph(knobs: Mapping[str, str]) -> dict[str, int]:
-    """Captured parts; a scope that is not named is the whole layer, parts that exist only in hybrids count there."""
+    """Captured parts; a scope that is not named is the whole layer."""
     kind = knobs.get("cuda_graph", "")
     if kind == "full_iteration":
         return {"cuda_graph": int(Graph.FULL_ITERATION)}
     if kind not in _GRAPHED:
         return {"cuda_graph": int(Graph.NONE)} if kind == "none" else {}
     parts = knobs.get("cuda_graph_scope", "full").split("+")
-    return {"cuda_graph": _bits({"mamba": 0, **GRAPH_PARTS}, "+".join(parts), "cuda_graph_scope")}
+    return {"cuda_graph": _bits(GRAPH_PARTS, "+".join(parts), "cuda_graph_scope")}

@@ -59,6 +59,7 @@ def _attention_kernel(tally: Tally, seen: AttentionShape) -> None:
     dated = jobs.portable_attention & (chip.arch_major >= _HOPPER)
     speed = tally.physics.attention_speed * np.where(dated, tally.physics.portable_attention, 1.0)
     fit = attention_fit(chip, "mla" if shape.attention == "mla" else "gqa")
+    speed = speed * np.where(jobs.fp8_attention, tally.physics.fp8_attention, 1.0)
     tally.attention(attention_seconds(fit, chip, seen, flops, speed=speed), replayed=replayed)
     scores = np.where(jobs.fused_attention, 0.0, 8.0 * seen.queries * seen.heads * seq)
     tally.memory(scores, kernels=0, fused=False, replayed=replayed)

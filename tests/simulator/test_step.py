@@ -190,7 +190,7 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
         tp=[2, 2, 1, 2, 4], ep=[8, 16, 16, 8, 4], dispatcher=[1, 2, 3, 1, 2], ep_overlap=[0, 1, 1, 0, 0],
         delay_wgrad=[0, 1, 1, 0, 0],
         vpp=[1, 2, 2, 1, 1], precision=[0, 0, 1, 0, 0], optimizer_offload=[0, 0, 0, 0, 1.0],
-        permute_fusion=[1, 1, 1, 0, 1], compiled=[1, 0, 0, 0, 0],
+        permute_fusion=[1, 1, 1, 0, 1], compiled=[1, 0, 0, 0, 0], fp8_attention=[0, 0, 1, 0, 0],
         overlap_grad_reduce=[1, 1, 1, 0, 1], tp_comm_overlap=[0, 1, 0, 0, 0], zero_stage=[1, 1, 1, 1, 3],
     )  # fmt: skip
     node = parse_cluster("8xH100-SXM5-80GB")
@@ -211,3 +211,13 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
         moved = replace(DEFAULT_PHYSICS, **{name: factor * getattr(DEFAULT_PHYSICS, name)})
         times = [simulate_step(batch, moved).step_time_s for batch in batches]
         assert any(np.any(time != base) for time, base in zip(times, bases, strict=True)), name
+
+
+def test_experts_with_fused_activation_move_less_memory():
+    apart, fused = qwen(fused_experts=[False, True])
+    assert fused < apart
+
+
+def test_attention_in_fp8_is_faster():
+    plain, low = qwen(fp8_attention=[False, True])
+    assert low < plain
