@@ -7,9 +7,9 @@ from __future__ import annotations
 
 MODELLED: dict[str, str] = {
     "tp": "collectives.tensor_seconds, compute.part_times",
-    "pp": "pipeline.pipeline_seconds",
-    "pp_schedule": "pipeline.in_flight, memory.peak_memory",
-    "vpp": "pipeline.pipeline_seconds, data_parallel.data_parallel",
+    "pp": "pipeline.pipeline_times",
+    "pp_schedule": "pipeline.pipeline_times, memory.peak_memory",
+    "vpp": "pipeline.pipeline_times, data_parallel.data_parallel",
     "cp": "collectives.ring_attention_seconds",
     "ep": "collectives.dispatch_seconds",
     "etp": "collectives.dispatch_seconds, compute.part_times",
@@ -49,7 +49,7 @@ MODELLED: dict[str, str] = {
     "shared_expert_overlap": "stages.stage_times",
     "dispatcher": "collectives.dispatch_seconds",
     "flex_backend": "collectives.dispatch_seconds",
-    "overlap_p2p_comm": "pipeline.exposed_sends",
+    "overlap_p2p_comm": "pipeline.pipeline_times",
     "env.CUDA_DEVICE_MAX_CONNECTIONS": "stages.stage_times",
     "env.NCCL_NVLS_ENABLE": "collectives.all_reduce_seconds, memory.peak_memory",
     "env.NVTE_FWD_LAYERNORM_SM_MARGIN": "stages.stage_times",

@@ -138,7 +138,7 @@ _STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
             "reserve": 0.0,  # the sizes above were fitted to what is taken for reserved memory
             "context_bytes": 0.8 * GIB,  # no Transformer Engine; runs with 77.1 of 79.1 GiB reserved survive
         },
-        "llm-foundry": {**_TORCH, "logit_bytes": 4.0},  # flash-attention's cross-entropy, in place
+        "llm-foundry": _TORCH,
         "torchtitan": {
             **_TORCH,
             "logit_bytes": 14.0,  # BF16, FP32 log-softmax, and both gradients in FP32

@@ -128,6 +128,15 @@ class Physics:
     memory: MemoryPhysics = field(default_factory=MemoryPhysics)
 
 
+SOFTWARE = frozenset(
+    {
+        "gemm_speed", "attention_speed", "memory_eff", "unfused_traffic", "launch_s", "sync_s", "step_fixed_s",
+        "tp_backward_hidden", "dp_overlap_hidden", "cp_overlap_hidden", "nic_eff", "hop_latency_s",
+    }
+)  # fmt: skip
+"""Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""
+
+
 @cache
 def posterior() -> dict[str, Any]:
     """What the calibration made of the priors: ``simulator/data/posterior.json``.

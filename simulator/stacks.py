@@ -64,7 +64,8 @@ _STACKS = (
     ),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     _stack("nanotron", memory_statistic="reserved", prints_first_rank=True, zero_stage=0, **_PORTABLE),
-    _stack("llm-foundry", zero_stage=3, **_PORTABLE),
+    # Its MPT computes the loss with the fused kernel of flash-attention (mosaicml/llm-foundry@8c8dd48 ``loss_fn``).
+    _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_PORTABLE),
     _stack("torchtitan", zero_stage=3, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
     _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
@@ -77,7 +78,16 @@ _STACKS = (
         cross_entropy_fusion=True,
         fp8_param_gather=True,
     ),
-    _stack("internevo", **_EAGER),
+    # InternEvo keeps BF16 gradients, reduces them under the backward pass and broadcasts parameters after the step
+    # (InternLM/InternEvo@c628a8c configs/7B_sft.py: overlap_sync_grad, not overlap_sync_param, buckets of 512 MiB).
+    _stack(
+        "internevo",
+        overlap_param_gather=False,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        bucket_bytes=2**29,
+        **_EAGER,
+    ),
 )
 _BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
 _FRAMEWORKS = MappingProxyType(

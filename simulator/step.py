@@ -17,7 +17,7 @@ from simulator.job import Jobs
 from simulator.memory import MemoryEstimate, peak_memory
 from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens_per_s_per_gpu
 from simulator.physics import DEFAULT_PHYSICS, Physics
-from simulator.pipeline import exposed_sends, pipeline_seconds
+from simulator.pipeline import Passes, pipeline_times
 from simulator.stages import StageTimes, stage_times
 
 Floats = NDArray[np.float64]
@@ -77,8 +77,6 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     """
     stages = stage_times(jobs, physics)
     parts = _breakdown(jobs, physics, stages)
-    pace = physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes)))
-    parts = {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
     step = np.sum([parts[name] for name in BREAKDOWN], axis=0)
     memory = peak_memory(jobs, physics.memory)
     rate = tokens_per_s_per_gpu(step, jobs.gbs, jobs.seq_len, jobs.cluster.n_gpus)
@@ -97,29 +95,38 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     )
 
 
+def step_seconds(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> Floats:
+    """Seconds of one step alone, shape (B,): what `simulate_step` says, without memory and diagnostics."""
+    parts = _breakdown(jobs, physics, stage_times(jobs, physics))
+    step: Floats = np.sum(list(parts.values()), axis=0)
+    return step
+
+
 def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Floats]:
-    """Seconds by part before stragglers, keyed by `BREAKDOWN`."""
+    """Seconds by part, keyed by `BREAKDOWN`."""
     total = stages.total
     rows, slowest = np.arange(jobs.size), total.argmax(axis=1)
     count = jobs.num_microbatches
-    work = pipeline_seconds(total, count, jobs.vpp)
-    sends = exposed_sends(count, jobs.pp, jobs.vpp, jobs.overlap_p2p)
+    passes = Passes(stages.forward, stages.backward, stages.weight_gradients)
+    work, sends = pipeline_times(jobs, passes, send_seconds(jobs, physics))
     busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
     shared = data_parallel(jobs, physics, stages)
     fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
     everyone = Group(np.full(jobs.size, jobs.cluster.n_gpus), np.ones(jobs.size, dtype=np.int64), jobs.cluster)
     norm = all_reduce_seconds(everyone, physics, np.zeros(jobs.size), jobs.nvls)
-    return {
+    parts = {
         "compute": busy["compute"] + physics.contention * shared.hidden,
         "exposed_tp": busy["tp"],
         "exposed_ep": busy["ep"],
         "exposed_cp": busy["cp"],
-        "exposed_pp": sends * send_seconds(jobs, physics),
+        "exposed_pp": sends,
         "exposed_dp": shared.exposed,
-        "bubble": work - count * total.max(axis=1),
+        "bubble": np.maximum(work - count * total.max(axis=1), 0.0),  # not below by rounding
         "optimizer": optimizer_seconds(jobs, physics, stages) + norm,
         "host": busy["host"] + fixed,
     }
+    pace = physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes)))
+    return {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
 
 
 def _diagnostics(
