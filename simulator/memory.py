@@ -125,7 +125,7 @@ def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics:
     beside = (stages.parts[MOE] > 0) * np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
     gradients = _gradient_bytes(jobs, stages, physics)
     per_token = gradients + np.maximum(again, 0.0) + beside + gathered + logits
-    return per_token * tokens + _gathered_weights(jobs, stages, physics)
+    return per_token * tokens + _gathered_weights(jobs, stages)
 
 
 def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats]) -> Floats:
@@ -176,8 +176,8 @@ def _gradient_bytes(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -
     return np.maximum(widest, (stages.parts[MAMBA] > 0) * mamba[:, None])
 
 
-def _gathered_weights(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
-    """ZeRO-3: the weights of this layer and the next and this layer's unsharded gradient, or all, shape (B, P)."""
+def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
+    """ZeRO-3: the weights of this layer and the next, and this layer's unsharded gradient, shape (B, P)."""
     if not np.any(jobs.zero_stage >= 3):
         return np.zeros(stages.exists.shape)
     count, tp = parameters(jobs.model), jobs.tp
@@ -188,14 +188,9 @@ def _gathered_weights(jobs: Jobs, stages: StageContents, physics: MemoryPhysics)
         MOE: beside_experts(count, tp) + routed,
         MAMBA: count.mamba / tp + count.norm,
     }
-    each = weight_bytes(jobs)
-    gathered = (2 * each + jobs.main_grad_bytes)[:, None] * _widest_layer(jobs, stages, weights)
-    if physics.gathered_in_pipeline:
-        whole = sum((stages.parts[part] * weights[part][:, None] for part in PARTS), np.zeros(gathered.shape))
-        left = physics.gathered_in_pipeline * (each + jobs.main_grad_bytes)[:, None] * whole
-        gathered = np.where((jobs.pp > 1)[:, None], np.maximum(left, gathered), gathered)
-    sharded: Floats = np.where((jobs.zero_stage >= 3)[:, None], gathered, 0.0)
-    return sharded
+    each = np.where(jobs.zero_stage >= 3, 2 * weight_bytes(jobs) + jobs.main_grad_bytes, 0.0)
+    gathered: Floats = each[:, None] * _widest_layer(jobs, stages, weights)
+    return gathered
 
 
 def _graph_buffers(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:

@@ -100,9 +100,6 @@ class MemoryPhysics:
     sharded_weight_bytes: float = constant(
         2.0, 0.0, "of a weight where ZeRO-3 shards it, its FP32 copy apart", "BF16 beside FP32 main weights"
     )
-    gathered_in_pipeline: float = constant(
-        0.0, 0.0, "share of a stage's weights and gradients that ZeRO-3 leaves whole between micro-batches", "Megatron"
-    )
     placeholder_gradients: float = constant(
         1.0, 0.0, "share of the weight shapes with a placeholder gradient", "Transformer Engine 2.x module/base.py"
     )
@@ -142,7 +139,6 @@ _STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "torchtitan": {
             **_TORCH,
             "logit_bytes": 14.0,  # BF16, FP32 log-softmax, and both gradients in FP32
-            "gathered_in_pipeline": 1.0,  # reshard_after_forward is off in a pipeline, gradients are reduced last
         },
     }
 )
