@@ -88,9 +88,10 @@ def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -
     traffic = np.where(jobs.permute_fusion, 1.0, physics.unfused_traffic)
     tally.memory(4 * 4 * width * copies * traffic / jobs.etp, kernels=4, fused=False, replayed=whole)
     fan = 2 if shape.gated_mlp else 1
-    # A loop over experts pays the fixed cost of a GEMM each time; a grouped call pays it once and a little for every
-    # further expert, whose product is still a kernel of its own; only a fused one runs as a whole.
-    each = np.where(jobs.grouped_gemm, np.where(jobs.fused_experts, 0.0, physics.expert_gemm_s), rates.tau_s)
+    # Every further expert's product is a kernel of its own unless the whole group is fused; without grouping each
+    # is a call of its own as well.
+    each = physics.expert_gemm_s + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
+    each = np.where(jobs.fused_experts, 0.0, each)
     dense, expert = (replace(one, tau_s=one.tau_s + each * (local_experts - 1)) for one in (rates, grouped))
     tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)
     _expert_activation(tally, copies, ffn, whole | has(jobs.recompute, Recompute.MOE_ACT))
