@@ -59,10 +59,11 @@ def _transfer(physics: Physics, sent: Floats, rate: Floats | float) -> Floats:
     return ideal + np.sqrt(physics.ramp_s * ideal)
 
 
-def _latency(group: Group, physics: Physics) -> Floats:
-    """Floor of one collective, 0 for a group of one."""
+def _latency(group: Group, physics: Physics, *, ring: bool = False) -> Floats:
+    """Floor of one collective, 0 for a group of one: a ring passes every domain, a tree doubles its reach each hop."""
     hop = physics.efa_hop_latency_s if group.cluster.interconnect == "efa" else physics.hop_latency_s
-    return np.where(group.size > 1, physics.latency_s + hop * np.log2(group.domains), 0.0)
+    hops = np.where(group.domains > 1, group.domains, 0.0) if ring else np.log2(group.domains)
+    return np.where(group.size > 1, physics.latency_s + hop * hops, 0.0)
 
 
 def ring_rate(group: Group, physics: Physics) -> Floats:
@@ -82,7 +83,7 @@ def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
     (n-1)/n of it passes each rank; a group of one costs nothing.  **Source:** NCCL's ring, bus-rate convention.
     """
     sent = whole * (group.size - 1) / np.maximum(group.size, 1)
-    return _latency(group, physics) + _transfer(physics, sent, ring_rate(group, physics))
+    return _latency(group, physics, ring=True) + _transfer(physics, sent, ring_rate(group, physics))
 
 
 def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDArray[np.bool_]) -> Floats:
@@ -108,7 +109,7 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     chip = jobs.cluster.accelerator
     inside = jobs.cluster.n_gpus <= chip.domain_gpus
     rate = physics.ring_eff * chip.link_bytes_per_s if inside else nic_rate(jobs.cluster, physics)
-    time = physics.latency_s + _transfer(physics, payload, rate)
+    time = physics.latency_s + _transfer(physics, payload, rate) + physics.handshake_s * jobs.p2p_handshake
     return np.where(jobs.pp > 1, time, 0.0)
 
 

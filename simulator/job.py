@@ -139,6 +139,9 @@ class Jobs:
         force_balance: tokens forced evenly over experts (benchmark only).
         capacity_factor: expert capacity factor, 0 for dropless.
         host_tuned: manual garbage collection and CPU binding (0, 1 or 2 of the two).
+        checked_collectives: the ranks of a collective compare its arguments over TCP before it runs
+            (``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
+        p2p_handshake: pipeline stages agree on the shape of a tensor before they send it.
     """
 
     model: ModelShape
@@ -192,6 +195,8 @@ class Jobs:
     sm_margin: Bools
     force_balance: Bools
     compiled: Bools
+    checked_collectives: Bools
+    p2p_handshake: Bools
 
     @property
     def size(self) -> int:
@@ -260,7 +265,8 @@ DEFAULTS: dict[str, Any] = {
     "shared_expert_overlap": False, "grouped_gemm": True, "permute_fusion": True, "router_fusion": False,
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
     "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
-    "sm_margin": False, "force_balance": False, "compiled": False,
+    "sm_margin": False, "force_balance": False, "compiled": False, "checked_collectives": False,
+    "p2p_handshake": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 
@@ -271,17 +277,18 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     Args:
         model, cluster: shared by the batch.
         columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
-            ``stage_layers`` the layers are split evenly, the remainder going to the first stages.
+            ``stage_layers`` the layers are split evenly, the remainder going to the first stages, or, where
+            ``weighted_stages`` is true, by work (`weighted_stage_layers`).
 
     Raises:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
         ValueError: columns of different lengths.
     """
-    unknown = set(columns) - set(DEFAULTS) - {"gbs", "seq_len", "stage_layers"}
+    unknown = set(columns) - set(DEFAULTS) - {"gbs", "seq_len", "stage_layers", "weighted_stages"}
     missing = {"gbs", "seq_len"} - set(columns)
     if unknown or missing:
         raise TypeError(f"make_jobs: unknown columns {sorted(unknown)}, missing {sorted(missing)}")
-    stage_layers = columns.pop("stage_layers", None)
+    stage_layers, weighted = columns.pop("stage_layers", None), columns.pop("weighted_stages", False)
     names = [*DEFAULTS, "gbs", "seq_len"]
     values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, DEFAULTS.get(n)))) for n in names))
     kinds = {f.name: str(f.type) for f in fields(Jobs)}
@@ -291,6 +298,9 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     }
     if stage_layers is None:
         stage_layers = even_stage_layers(model.layers, arrays["pp"])
+        if np.any(weighted):
+            by_work = weighted_stage_layers(model.layers, head_layers(model), arrays["pp"])
+            stage_layers = np.where(np.reshape(weighted, (-1, 1)), by_work, stage_layers)
     stage_layers = np.broadcast_to(
         np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
     )
@@ -303,3 +313,23 @@ def even_stage_layers(layers: int, pp: Ints) -> Ints:
     base, rest = layers // pp[:, None], layers % pp[:, None]
     split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
     return split
+
+
+def weighted_stage_layers(layers: int, head: float, pp: Ints) -> Ints:
+    """Layers per stage, shape (B, max pp), when a stage takes layers until it has more than its share of the work.
+
+    The head counts as ``head`` layers. Stages that stand behind the last layer hold none.
+    **Source:** huggingface/nanotron@f4f10cf src/nanotron/models/base.py, `build_model`.
+    """
+    stage = np.arange(int(pp.max()))[None, :]
+    passed = np.floor((layers + head) / pp[:, None] * (stage + 1)) + 1
+    # A stage with one layer may already be beyond its share: the next one still takes at least one.
+    last = np.maximum.accumulate(passed - stage, axis=1) + stage
+    last = np.where(stage < pp[:, None] - 1, np.minimum(last, layers), layers).astype(np.int64)
+    return np.diff(last, axis=1, prepend=0)
+
+
+def head_layers(model: ModelShape) -> float:
+    """Matrix products of the output head over those of one dense layer."""
+    attention, fan = 4 * model.heads * model.head_dim, 3 if model.gated_mlp else 2
+    return model.vocab / (attention + fan * model.ffn)

@@ -79,6 +79,15 @@ class Physics:
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
     )
+    check_s: float = constant(
+        260e-6,
+        0.30,
+        "per rank of the group, to compare the arguments of a collective over TCP before it runs",
+        "Ultra-Scale Playbook, layouts with a pipeline: 2.6 ms a layer and rank at TP 4 to 32 whatever the batch",
+    )
+    handshake_s: float = constant(
+        3e-3, 0.30, "before a pipeline transfer whose shape is agreed on first", "Ultra-Scale Playbook, PP 8"
+    )
     ramp_s: float = constant(19e-6, 0.30, "t0 of T = alpha + S/beta + sqrt(t0 S/beta)", "AIC and dgxc H100, fitted")
     tp_overlap_hidden: float = constant(0.70, 0.10, "of TP communication pipelined with its GEMM", "prior", below=1.0)
     tp_backward_hidden: float = constant(

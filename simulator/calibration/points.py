@@ -110,9 +110,9 @@ def parse_point(row: Mapping[str, str]) -> Point:
     cells = {k: v.strip() for k, v in row.items() if k not in MEASURED_COLUMNS and isinstance(v, str)}
     knobs = parse_knobs(cells.get("knobs", ""))
     shape = _shape(cells, knobs)
-    cluster = _cluster(cells, knobs)
     framework, release = cells.get("framework", ""), cells.get("framework_version", "")
     stack = stack_of(framework, release)
+    cluster = replace(_cluster(cells, knobs), interconnect=stack.interconnect)
     columns = _columns(cells, knobs, shape, cluster, stack)
     return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, cells.get("mem_statistic", ""))
 
@@ -233,6 +233,7 @@ def _columns(
     sequence_parallel = _flag(cells.get("sequence_parallel", ""), default["sequence_parallel"], "sequence_parallel")
     return {
         **stack.defaults,
+        **(stack.pipelined if layout["pp"] > 1 else {}),
         **layout,
         "gbs": gbs,
         "seq_len": _int(cells, "seq_len"),
