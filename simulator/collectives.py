@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simulator.compute import expert_width, routing_imbalance, sharded_tokens
 from simulator.hardware import ClusterSpec
 from simulator.job import Dispatcher, Ints, Jobs, tokens_per_rank
+from simulator.kernel_tables import CollectiveFit, entry, kernel_tables
 from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
@@ -50,40 +51,79 @@ def nic_rate(cluster: ClusterSpec, physics: Physics) -> float:
     return cluster.accelerator.nic_bytes_per_s * physics.nic_eff
 
 
-def _transfer(physics: Physics, sent: Floats, rate: Floats | float) -> Floats:
+def collective_fit(cluster: ClusterSpec, operation: str) -> CollectiveFit:
+    """Constants of ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_reduce_nvls`` or ``all_to_all``.
+
+    Raises:
+        ValueError: the operation has no constants.
+    """
+    constants = entry(kernel_tables().collective, cluster.accelerator, operation)
+    if constants is None:
+        raise ValueError(f"{cluster.accelerator.name} has no constants for {operation}: add them to kernels.yaml")
+    return constants.fit
+
+
+def transfer_seconds(sent: Floats, rate: Floats | float, ramp_s: Floats | float) -> Floats:
     """Seconds of ``sent`` bytes beyond the latency: S/beta + sqrt(t0 S/beta).
 
     **Source:** form fitted on the NCCL tables of ai-dynamo/aiconfigurator@095f58a, 4-8 % over 512 B-512 MiB.
     """
     ideal = sent / rate
-    return ideal + np.sqrt(physics.ramp_s * ideal)
+    return ideal + np.sqrt(ramp_s * ideal)
 
 
-def _latency(group: Group, physics: Physics, *, ring: bool = False) -> Floats:
+def latency_seconds(fit: CollectiveFit, ranks: Floats) -> Floats:
+    """Seconds of an empty collective among ``ranks`` of one fast domain."""
+    return fit.latency_us * 1e-6 + fit.step_us * 1e-6 * (ranks - 1)
+
+
+def domain_rate(fit: CollectiveFit, link_bytes_per_s: float, ranks: Floats) -> Floats:
+    """Bytes per second each of ``ranks`` sends inside one fast domain, after the ramp."""
+    return fit.rate * link_bytes_per_s * (1 - fit.loss / np.maximum(ranks, 2))
+
+
+def _latency(group: Group, physics: Physics, fit: CollectiveFit, *, ring: bool = False) -> Floats:
     """Floor of one collective, 0 for a group of one: a ring passes every domain, a tree doubles its reach each hop."""
     hop = physics.efa_hop_latency_s if group.cluster.interconnect == "efa" else physics.hop_latency_s
     hops = np.where(group.domains > 1, group.domains, 0.0) if ring else np.log2(group.domains)
-    return np.where(group.size > 1, physics.latency_s + hop * hops, 0.0)
+    inside = physics.latency * latency_seconds(fit, group.members_per_domain)
+    return np.where(group.size > 1, inside + hop * hops, 0.0)
 
 
-def ring_rate(group: Group, physics: Physics) -> Floats:
+def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     """Bus rate of a ring, bytes per second, shape (B,): the link, or the NICs of all its members in one node.
 
-    **Source:** the slowest hop paces a ring; ``ring_eff`` and ``small_group_loss`` have theirs.
+    **Source:** the slowest hop paces a ring.
     """
-    link = group.cluster.accelerator.link_bytes_per_s
-    inside = physics.ring_eff * link * (1 - physics.small_group_loss / np.maximum(group.size, 2))
+    inside = physics.link_speed * domain_rate(fit, group.cluster.accelerator.link_bytes_per_s, group.members_per_domain)
     across = group.members_per_domain * nic_rate(group.cluster, physics)
     return np.where(group.domains > 1, np.minimum(inside, across), inside)
 
 
+def _ring_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
+    fit = collective_fit(group.cluster, operation)
+    sent = whole * (group.size - 1) / np.maximum(group.size, 1)
+    ring = operation in ("all_gather", "reduce_scatter")
+    return _latency(group, physics, fit, ring=ring) + _ring_transfer(group, physics, sent, fit)
+
+
+def _ring_transfer(group: Group, physics: Physics, sent: Floats, fit: CollectiveFit) -> Floats:
+    """Seconds of passing ``sent`` bytes on around a ring, beyond the latency."""
+    ramp = np.where(group.domains > 1, physics.network_ramp_s, physics.ramp * fit.ramp_us * 1e-6)
+    return transfer_seconds(sent, ring_rate(group, physics, fit), ramp)
+
+
 def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
-    """Seconds of an all-gather or reduce-scatter (ring) of a buffer of ``whole`` bytes, shape (B,).
+    """Seconds of an all-gather (ring) to a buffer of ``whole`` bytes, shape (B,).
 
     (n-1)/n of it passes each rank; a group of one costs nothing.  **Source:** NCCL's ring, bus-rate convention.
     """
-    sent = whole * (group.size - 1) / np.maximum(group.size, 1)
-    return _latency(group, physics, ring=True) + _transfer(physics, sent, ring_rate(group, physics))
+    return _ring_seconds(group, physics, whole, "all_gather")
+
+
+def scatter_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
+    """Seconds of a reduce-scatter (ring) of a buffer of ``whole`` bytes, shape (B,).  **Source:** as a gather."""
+    return _ring_seconds(group, physics, whole, "reduce_scatter")
 
 
 def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDArray[np.bool_]) -> Floats:
@@ -93,24 +133,29 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
     **Source:** stas00/ml-engineering@744d01e, NCCL chose NVLS from 5 GPUs up on H200.
     """
     chip = group.cluster.accelerator
-    sent = 2 * whole * (group.size - 1) / np.maximum(group.size, 1)
+    ring = _ring_seconds(group, physics, 2 * whole, "all_reduce")
     in_switch = nvls & (group.domains == 1) & (group.size >= 5) & (chip.arch_major >= 9)
-    ring = ring_rate(group, physics)
-    rate = np.where(in_switch, np.maximum(physics.nvls_eff * chip.link_bytes_per_s, ring), ring)
-    return _latency(group, physics) + _transfer(physics, sent, rate)
+    if not np.any(in_switch):
+        return ring
+    return np.where(in_switch, _ring_seconds(group, physics, 2 * whole, "all_reduce_nvls"), ring)
 
 
 def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     """Seconds of one hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline.
 
-    The slowest boundary counts, and one leaves the fast domain unless the whole job fits into it.
+    The slowest boundary counts, and one leaves the fast domain unless the whole job fits into it. Inside, a send
+    is what each of two ranks does in an all-gather.
     """
     payload = 2 * sharded_tokens(jobs) * jobs.model.hidden
-    chip = jobs.cluster.accelerator
-    inside = jobs.cluster.n_gpus <= chip.domain_gpus
-    rate = physics.ring_eff * chip.link_bytes_per_s if inside else nic_rate(jobs.cluster, physics)
-    time = physics.latency_s + _transfer(physics, payload, rate) + physics.handshake_s * jobs.p2p_handshake
-    return np.where(jobs.pp > 1, time, 0.0)
+    fit, two = collective_fit(jobs.cluster, "all_gather"), np.asarray(2.0)
+    link = physics.link_speed * domain_rate(fit, jobs.cluster.accelerator.link_bytes_per_s, two)
+    inside = jobs.cluster.n_gpus <= jobs.cluster.accelerator.domain_gpus
+    if inside:
+        moving = transfer_seconds(payload, link, physics.ramp * fit.ramp_us * 1e-6)
+    else:
+        moving = transfer_seconds(payload, nic_rate(jobs.cluster, physics), physics.network_ramp_s)
+    agreeing = physics.handshake_s * jobs.p2p_handshake
+    return np.where(jobs.pp > 1, physics.latency * latency_seconds(fit, two) + moving + agreeing, 0.0)
 
 
 def tensor_group(jobs: Jobs) -> Group:
@@ -140,7 +185,8 @@ def tensor_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
     whole = 2 * tokens_per_rank(jobs) * jobs.model.hidden
     gather = gather_seconds(group, physics, whole)
     reduce = all_reduce_seconds(group, physics, whole, jobs.nvls)
-    return np.where(jobs.sequence_parallel, 2 * gather, reduce), np.where(jobs.sequence_parallel, gather, reduce)
+    both = gather + scatter_seconds(group, physics, whole)
+    return np.where(jobs.sequence_parallel, both, reduce), np.where(jobs.sequence_parallel, gather, reduce)
 
 
 def distinct_targets(targets: Floats, experts: int, top_k: int) -> Floats:
@@ -183,14 +229,30 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
         [physics.deepep_eff, physics.hybridep_eff],
         1.0,
     )
-    copying = np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, _MULTICAST_EFF, physics.all_to_all_eff)
-    link_rate = copying * jobs.cluster.accelerator.link_bytes_per_s * quality
-    link = _transfer(physics, link_sent, link_rate)
-    nic = _transfer(physics, nic_sent, nic_rate(jobs.cluster, physics) * quality)
+    fit = collective_fit(jobs.cluster, "all_to_all")
+    ramp = physics.ramp * fit.ramp_us * 1e-6
+    link = transfer_seconds(link_sent, quality * _copy_rate(jobs, physics, fit, inside), ramp)
+    nic = transfer_seconds(nic_sent, nic_rate(jobs.cluster, physics) * quality, physics.network_ramp_s)
     fan_out = gather_seconds(
         Group(jobs.etp, np.ones_like(jobs.etp), jobs.cluster), physics, token * shape.top_k * jobs.etp
     )
-    return _latency(group, physics) + np.maximum(link, nic) + fan_out
+    return _latency(group, physics, fit) + np.maximum(link, nic) + fan_out
+
+
+def _copy_rate(jobs: Jobs, physics: Physics, all_to_all: CollectiveFit, ranks: Floats) -> Floats:
+    """Bytes per second a rank sends to the others of its fast domain, by dispatcher, shape (B,).
+
+    **Source:** NCCL and DeepEP tables of ai-dynamo/aiconfigurator@095f58a, DeepEP with 20 SMs.
+    """
+    chip = jobs.cluster.accelerator
+    sms = entry(kernel_tables().dispatch, chip, "deepep")
+    plain = physics.all_to_all_speed * domain_rate(all_to_all, chip.link_bytes_per_s, ranks)
+    fused = plain if sms is None else np.minimum(sms.fit.gb_s * 1e9, chip.link_bytes_per_s)
+    return np.select(
+        [jobs.dispatcher == Dispatcher.DEEPEP, jobs.dispatcher == Dispatcher.HYBRIDEP],
+        [fused, _MULTICAST_EFF * chip.link_bytes_per_s],
+        plain,
+    )
 
 
 def ring_attention_seconds(jobs: Jobs, physics: Physics) -> Floats:
@@ -204,5 +266,6 @@ def ring_attention_seconds(jobs: Jobs, physics: Physics) -> Floats:
     else:
         width = 2 * np.maximum(shape.kv_heads / jobs.tp, 1.0) * shape.head_dim
     block = 2 * width * tokens_per_rank(jobs)
-    step = physics.latency_s + _transfer(physics, block, ring_rate(group, physics))
-    return (jobs.cp - 1) * step
+    fit = collective_fit(jobs.cluster, "all_gather")
+    floor = physics.latency * latency_seconds(fit, np.asarray(2.0))
+    return (jobs.cp - 1) * (floor + _ring_transfer(group, physics, block, fit))

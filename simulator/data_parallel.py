@@ -10,7 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.collectives import Group, all_reduce_seconds, data_group, expert_data_group, gather_seconds
+from simulator.collectives import (
+    Group,
+    all_reduce_seconds,
+    data_group,
+    expert_data_group,
+    gather_seconds,
+    scatter_seconds,
+)
 from simulator.job import Jobs
 from simulator.physics import Physics
 from simulator.stages import StageTimes
@@ -74,7 +81,7 @@ def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
     groups = ((data_group(jobs), dense), (expert_data_group(jobs), expert))
     time = np.zeros(jobs.size)
     for group, weights in groups:
-        time = time + gather_seconds(group, physics, width * weights)
+        time = time + scatter_seconds(group, physics, width * weights)
         between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
         shard = width * weights / group.size
         time = time + all_reduce_seconds(between, physics, shard, jobs.nvls)

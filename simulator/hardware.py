@@ -33,6 +33,7 @@ class Accelerator:
         host_bytes_per_s: one-way rate to host memory per GPU.
         usd_per_gpu_hour: default price; nan where none is known.
         source: where the figures come from.
+        variant: of a better known part; `find_accelerator` finds it under its full name only.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Accelerator:
     host_bytes_per_s: float
     usd_per_gpu_hour: float
     source: str
+    variant: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def _accelerator(name: str, entry: Mapping[str, Any]) -> Accelerator:
         host_bytes_per_s=entry["host_gb_s"] * 1e9,
         usd_per_gpu_hour=math.nan if price is None else float(price),
         source=entry["source"],
+        variant=entry.get("variant", False),
     )
 
 
@@ -136,6 +139,12 @@ def parse_cluster(text: str) -> ClusterSpec:
             f"cluster {text!r}: {accelerator.name} has {node} GPUs a host, so more than {node} must be a "
             f"multiple of {node} (nearest: {n_gpus // node * node} or {(n_gpus // node + 1) * node})"
         )
+    return cluster_of(accelerator, n_gpus)
+
+
+def cluster_of(accelerator: Accelerator, n_gpus: int, gpus_per_node: int = 0) -> ClusterSpec:
+    """So many of an accelerator, as many a host as usual unless said; hosts may be partly used."""
+    node = gpus_per_node or _host_gpus(accelerator)
     return ClusterSpec(accelerator=accelerator, n_gpus=n_gpus, gpus_per_node=min(node, n_gpus))
 
 
@@ -151,8 +160,8 @@ def find_accelerator(text: str) -> Accelerator:
     wanted = text.lower().split("-")
     fitting = [name for name in known if name.lower() == text.lower()] or [
         name
-        for name in known
-        if name.lower().split("-")[0] == wanted[0] and set(wanted) <= set(name.lower().split("-"))
+        for name, part in known.items()
+        if name.lower().split("-")[0] == wanted[0] and set(wanted) <= set(name.lower().split("-")) and not part.variant
     ]
     if len(fitting) == 1:
         return known[fitting[0]]

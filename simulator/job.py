@@ -7,8 +7,10 @@ move is an array of shape (B,), so that a formula is written once and prices a w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -277,18 +279,18 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     Args:
         model, cluster: shared by the batch.
         columns: any `Jobs` field; scalars are repeated. ``gbs`` and ``seq_len`` are required. Without
-            ``stage_layers`` the layers are split evenly, the remainder going to the first stages, or, where
-            ``weighted_stages`` is true, by work (`weighted_stage_layers`).
+            ``stage_layers`` the layers are split evenly, the remainder going to the first stages; rows of it may
+            be as long as their job has stages.
 
     Raises:
         TypeError: an unknown column, or ``gbs`` or ``seq_len`` missing.
         ValueError: columns of different lengths.
     """
-    unknown = set(columns) - set(DEFAULTS) - {"gbs", "seq_len", "stage_layers", "weighted_stages"}
+    unknown = set(columns) - set(DEFAULTS) - {"gbs", "seq_len", "stage_layers"}
     missing = {"gbs", "seq_len"} - set(columns)
     if unknown or missing:
         raise TypeError(f"make_jobs: unknown columns {sorted(unknown)}, missing {sorted(missing)}")
-    stage_layers, weighted = columns.pop("stage_layers", None), columns.pop("weighted_stages", False)
+    stage_layers = columns.pop("stage_layers", None)
     names = [*DEFAULTS, "gbs", "seq_len"]
     values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, DEFAULTS.get(n)))) for n in names))
     kinds = {f.name: str(f.type) for f in fields(Jobs)}
@@ -298,13 +300,16 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     }
     if stage_layers is None:
         stage_layers = even_stage_layers(model.layers, arrays["pp"])
-        if np.any(weighted):
-            by_work = weighted_stage_layers(model.layers, head_layers(model), arrays["pp"])
-            stage_layers = np.where(np.reshape(weighted, (-1, 1)), by_work, stage_layers)
-    stage_layers = np.broadcast_to(
-        np.atleast_2d(np.asarray(stage_layers, dtype=np.int64)), (arrays["pp"].shape[0], np.shape(stage_layers)[-1])
-    )
-    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers, **arrays)
+    elif not isinstance(stage_layers, np.ndarray):
+        stage_layers = _padded(stage_layers)
+    stage_layers = np.broadcast_to(np.atleast_2d(stage_layers), (arrays["pp"].shape[0], stage_layers.shape[-1]))
+    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers.astype(np.int64, copy=False), **arrays)
+
+
+def _padded(stage_layers: Sequence[Any]) -> Ints:
+    """One row, or rows of different lengths, filled up with zeros to the longest."""
+    rows = stage_layers if np.ndim(stage_layers[0]) else [stage_layers]
+    return np.array(list(zip_longest(*rows, fillvalue=0)), dtype=np.int64).T
 
 
 def even_stage_layers(layers: int, pp: Ints) -> Ints:
@@ -313,23 +318,3 @@ def even_stage_layers(layers: int, pp: Ints) -> Ints:
     base, rest = layers // pp[:, None], layers % pp[:, None]
     split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
     return split
-
-
-def weighted_stage_layers(layers: int, head: float, pp: Ints) -> Ints:
-    """Layers per stage, shape (B, max pp), when a stage takes layers until it has more than its share of the work.
-
-    The head counts as ``head`` layers. Stages that stand behind the last layer hold none.
-    **Source:** huggingface/nanotron@f4f10cf src/nanotron/models/base.py, `build_model`.
-    """
-    stage = np.arange(int(pp.max()))[None, :]
-    passed = np.floor((layers + head) / pp[:, None] * (stage + 1)) + 1
-    # A stage with one layer may already be beyond its share: the next one still takes at least one.
-    last = np.maximum.accumulate(passed - stage, axis=1) + stage
-    last = np.where(stage < pp[:, None] - 1, np.minimum(last, layers), layers).astype(np.int64)
-    return np.diff(last, axis=1, prepend=0)
-
-
-def head_layers(model: ModelShape) -> float:
-    """Matrix products of the output head over those of one dense layer."""
-    attention, fan = 4 * model.heads * model.head_dim, 3 if model.gated_mlp else 2
-    return model.vocab / (attention + fan * model.ffn)

@@ -1,6 +1,6 @@
 """The constants of the physics: one number per effect, each with its source.
 
-What belongs to one accelerator generation (kernel efficiencies) is a table in `simulator.kernels`; the fields here
+What belongs to one accelerator (kernels, collectives) is a table in `simulator.kernel_tables`; the fields here
 are either universal or multipliers of those tables, so that a world or a calibration moves plain floats with
 `dataclasses.replace`.
 
@@ -67,14 +67,10 @@ class Physics:
     step_fixed_s: float = constant(5e-3, 0.30, "data, logging, norm and scheduler of one step", "prior")
 
     # Collectives
-    ring_eff: float = constant(0.85, 0.06, "of the link, large groups", "MLE H200 all-gather 361 of 450 at 8 GPUs")
-    small_group_loss: float = constant(
-        0.40, 0.10, "efficiency falls by this over the group size", "AIC, 2 GPUs 71-89 %", below=1.0
-    )
-    nvls_eff: float = constant(1.07, 0.10, "all-reduce in the switch, bus rate over the link", "MLE H200, 482 of 450")
-    all_to_all_eff: float = constant(0.78, 0.08, "of the link, before the ramp", "AIC H100 315 of 450 at 512 MiB")
+    link_speed: float = constant(1.0, 0.06, "ring and in-switch rates over the kernel table's", "AIC")
+    all_to_all_speed: float = constant(1.0, 0.08, "the same of all-to-all", "AIC")
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
-    latency_s: float = constant(15e-6, 0.20, "floor of one collective inside a node", "AIC H100 10.5-17.8 us")
+    latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
     hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
@@ -88,7 +84,10 @@ class Physics:
     handshake_s: float = constant(
         3e-3, 0.30, "before a pipeline transfer whose shape is agreed on first", "Ultra-Scale Playbook, PP 8"
     )
-    ramp_s: float = constant(19e-6, 0.30, "t0 of T = alpha + S/beta + sqrt(t0 S/beta)", "AIC and dgxc H100, fitted")
+    ramp: float = constant(1.0, 0.30, "square-root terms of transfers inside a domain over the table's", "AIC")
+    network_ramp_s: float = constant(
+        19e-6, 0.30, "t0 of T = alpha + S/beta + sqrt(t0 S/beta) between domains", "dgxc H100, fitted"
+    )
     tp_overlap_hidden: float = constant(0.70, 0.10, "of TP communication pipelined with its GEMM", "prior", below=1.0)
     tp_backward_hidden: float = constant(
         0.80, 0.10, "of gather and scatter that backward GEMMs can cover", "prior", below=1.0

@@ -20,13 +20,19 @@ class Stack:
         name: key of `simulator.physics.physics_of`.
         interconnect: network of the cluster its published measurements come from.
         defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
-        pipelined: further ones of its runs with a pipeline.
+        pipelined, sharded: further ones, with a pipeline and with a sharded optimizer.
     """
 
     name: str
     interconnect: str = "ib"
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     pipelined: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    sharded: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def columns(self, pp: int, zero_stage: int) -> dict[str, Any]:
+        """What a run with these sizes has where it does not say."""
+        pipelined = self.pipelined if pp > 1 else {}
+        return {**self.defaults, **pipelined, **(self.sharded if zero_stage > 0 else {})}
 
 
 def _stack(name: str, **defaults: Any) -> Stack:
@@ -42,12 +48,14 @@ _STACKS = (
     _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     # The playbook's sweep ran on AWS P5. Its layouts with a pipeline were measured again with a later state of the
-    # code (huggingface/nanotron@0e0a27e scripts/scaling_benchmarks.py), and only they pay for every collective.
+    # code (huggingface/nanotron@0e0a27e scripts/scaling_benchmarks.py), and only they pay for every collective. With
+    # ZeRO there is no DistributedDataParallel to overlap anything (same commit, src/nanotron/trainer.py `make_ddp`).
     Stack(
         "nanotron",
         interconnect="efa",
-        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True, "weighted_stages": True}),
+        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True}),
         pipelined=MappingProxyType({"checked_collectives": True}),
+        sharded=MappingProxyType({"overlap_grad_reduce": False, "overlap_param_gather": False}),
     ),
     _stack("llm-foundry", zero_stage=3),
     _stack("torchtitan", zero_stage=3),

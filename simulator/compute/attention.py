@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.compute.tally import TENSOR_LAUNCHES, Floats, PartTime, Tally, sharded_tokens
+from simulator.compute.tally import TENSOR_LAUNCHES, PartTime, Tally, sharded_tokens
 from simulator.job import Graph, Jobs, Recompute, has, tokens_per_rank
-from simulator.kernels import GemmRates, attention_flops_per_s
+from simulator.kernels import AttentionShape, GemmRates, attention_fit, attention_seconds
 from simulator.models import layer_flops
 from simulator.physics import Physics
 
@@ -22,6 +22,7 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     h, heads = float(shape.hidden), shape.heads / jobs.tp
     tally.memory(8 * h * local, kernels=2, replayed=has(jobs.recompute, Recompute.LAYERNORM))
     if shape.attention == "mla":
+        kv_heads = heads
         qk, v = shape.qk_nope_dim + shape.qk_rope_dim, shape.v_dim
         up = has(jobs.recompute, Recompute.MLA_UP_PROJ)
         query_in = float(shape.q_lora_rank or shape.hidden)
@@ -38,20 +39,22 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         tally.gemm(rates, rows, (heads + 2 * kv_heads) * qk, np.asarray(h))
         norms = 1 if shape.qk_norm == "none" else 2
         tally.memory(4 * norms * (heads + kv_heads) * qk * rows, kernels=2 * norms)
-    _attention_kernel(tally, rows, heads, float(qk), float(v))
+    _attention_kernel(tally, AttentionShape(rows, jobs.cp.astype(np.float64), heads, kv_heads, qk, v))
     tally.gemm(rates, rows, np.asarray(h), heads * v)
     kernels = 14.0 + np.where(jobs.tp > 1, TENSOR_LAUNCHES, 0.0) + np.where(jobs.fused_attention, 0.0, _SCORE_KERNELS)
     tally.launches(kernels, has(jobs.cuda_graph, Graph.ATTN))
     return tally.done()
 
 
-def _attention_kernel(tally: Tally, rows: Floats, heads: Floats, qk: float, v: float) -> None:
+def _attention_kernel(tally: Tally, seen: AttentionShape) -> None:
     """Scores and weighted sum, causal half; without a fused kernel the score matrix travels through memory."""
     jobs, shape = tally.jobs, tally.jobs.model
     replayed = has(jobs.recompute, Recompute.CORE_ATTN)
     seq = jobs.seq_len.astype(np.float64)
-    flops = rows / jobs.tp * layer_flops(shape, seq)["core_attention"]
-    rate = attention_flops_per_s(tally.jobs, tally.physics, (qk + v) / 2, seq / jobs.cp)
-    tally.attention(flops * np.where(jobs.fused_attention, 1.0, 2.0), rate, replayed=replayed)
-    scores = np.where(jobs.fused_attention, 0.0, 8.0 * rows * heads * seq)
+    flops = seen.queries / jobs.tp * layer_flops(shape, seq)["core_attention"]
+    flops = flops * np.where(jobs.fused_attention, 1.0, 2.0)
+    chip, speed = jobs.cluster.accelerator, tally.physics.attention_speed
+    fit = attention_fit(chip, "mla" if shape.attention == "mla" else "gqa")
+    tally.attention(attention_seconds(fit, chip, seen, flops, speed=speed), replayed=replayed)
+    scores = np.where(jobs.fused_attention, 0.0, 8.0 * seen.queries * seen.heads * seq)
     tally.memory(scores, kernels=0, fused=False, replayed=replayed)

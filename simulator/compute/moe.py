@@ -12,7 +12,7 @@ import numpy as np
 from simulator.compute.mlp import dense_mlp
 from simulator.compute.tally import Floats, PartTime, Tally, sharded_tokens
 from simulator.job import Bools, Graph, Jobs, Recompute, has, tokens_per_rank
-from simulator.kernels import GemmRates
+from simulator.kernels import GemmRates, gemm_rates
 from simulator.models import ModelShape
 from simulator.physics import Physics
 
@@ -61,7 +61,7 @@ def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -
         before = tally.sums["forward"].copy()
         dense_mlp(tally, rates, shape.shared_ffn, whole | has(bits, Recompute.SHARED_EXPERTS))
         tally.sums["cover"] += tally.sums["forward"] - before
-    _experts(tally, rates, whole)
+    _experts(tally, rates, gemm_rates(jobs, physics, grouped=True), whole)
     router = np.where(jobs.router_fusion, 8.0, 14.0)
     tally.launches(router, has(jobs.cuda_graph, Graph.MOE_ROUTER) | has(jobs.cuda_graph, Graph.MOE))
     tally.launches(10.0, has(jobs.cuda_graph, Graph.MOE_PREPROCESS) | has(jobs.cuda_graph, Graph.MOE))
@@ -72,7 +72,7 @@ def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -
     return tally.done()
 
 
-def _experts(tally: Tally, rates: GemmRates, whole: Bools) -> None:
+def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -> None:
     """Permutation, grouped GEMMs and activation of the routed experts of one rank."""
     jobs, shape, physics = tally.jobs, tally.jobs.model, tally.physics
     copies = expert_copies(jobs) * routing_imbalance(jobs, physics)
@@ -83,8 +83,8 @@ def _experts(tally: Tally, rates: GemmRates, whole: Bools) -> None:
     fan = 2 if shape.gated_mlp else 1
     # One call per expert pays the fixed cost of a GEMM each time; a grouped call pays it once.
     fixed = np.where(jobs.grouped_gemm, 1.0, local_experts)
-    looped = replace(rates, tau_s=rates.tau_s * fixed)
-    tally.gemm(looped, copies, fan * ffn, width, groups=local_experts, expert=True, replayed=whole)
+    dense, expert = (replace(one, tau_s=one.tau_s * fixed) for one in (rates, grouped))
+    tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)
     activation = whole | has(jobs.recompute, Recompute.MOE_ACT)
     tally.memory(2 * (fan + 1) * ffn * copies, replayed=activation)
-    tally.gemm(looped, copies, width, ffn, groups=local_experts, expert=True, replayed=whole)
+    tally.gemm(dense, copies, width, ffn, groups=local_experts, expert=expert, replayed=whole)

@@ -88,12 +88,16 @@ class Tally:
 
     def gemm(
         self, rates: GemmRates, rows: Floats, n: Floats, k: Floats,
-        *, groups: Floats | float = 1.0, expert: bool = False, replayed: Bools | bool = False,
+        *, groups: Floats | float = 1.0, expert: GemmRates | None = None, replayed: Bools | bool = False,
     ) -> None:  # fmt: skip
-        """A linear layer: forward, data gradient and weight gradient."""
-        forward = gemm_seconds(rates, rows, n, k, groups=groups)
+        """A linear layer: forward, data gradient and weight gradient.
+
+        Experts have rates of their own for products with few rows each; their weight gradients are plain products.
+        """
+        product = expert or rates
+        forward = gemm_seconds(product, rows, n, k, groups=groups)
         wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups)
-        backward = gemm_seconds(rates, rows, k, n, groups=groups) + wgrad
+        backward = gemm_seconds(product, rows, k, n, groups=groups) + wgrad
         self._add(forward, backward, replayed)
         self.sums["wgrad"] += wgrad
         self.sums["gemm"] += forward + backward
@@ -108,12 +112,11 @@ class Tally:
         forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
         self._add(forward, forward * _BACKWARD_TRAFFIC, replayed)
 
-    def attention(self, flops: Floats, flops_per_s: Floats, *, replayed: Bools | bool = False) -> None:
-        """Attention's matrix products; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
+    def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
+        """The attention kernel; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
 
         **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
         """
-        forward = flops / flops_per_s
         fused = 2.5 / self.physics.attention_backward
         self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
         self.sums["cover"] += forward
