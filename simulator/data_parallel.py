@@ -44,16 +44,15 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
     **Source:** Megatron-LM `core/distributed`, bucket of max(40M, 1M x DP) parameters.
     """
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
-    reduce, gather = _reduce_seconds(jobs, physics, dense, expert), _gather_seconds(jobs, physics, dense, expert)
-    # Without a sharded optimizer the summed gradients are gathered, not the parameters.
-    reduce = np.where(jobs.zero_stage == 0, 2 * reduce, reduce)
-    gather = np.where(jobs.zero_stage == 0, 0.0, gather)
+    parameters = np.maximum(dense + expert, 1.0)
+    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
+    buckets = np.maximum(parameters / bucket, 1.0)
+    reduce = buckets * _reduce_seconds(jobs, physics, dense / buckets, expert / buckets)
+    gather = buckets * _gather_seconds(jobs, physics, dense / buckets, expert / buckets)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
     forward, backward = stages.forward.max(axis=1) * window, stages.backward.max(axis=1) * window
-    parameters = np.maximum(dense + expert, 1.0)
-    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
-    tail = np.minimum(bucket / parameters, 1.0)
+    tail = 1 / buckets
     once = _left(physics, reduce, backward, jobs.overlap_grad_reduce, tail)
     once = once + _left(physics, gather, forward, jobs.overlap_param_gather, tail)
     total = reduce + gather
@@ -76,12 +75,16 @@ def _left(physics: Physics, time: Floats, window: Floats, overlap: NDArray[np.bo
 
 
 def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
-    """Reduce-scatter of all gradients, and the all-reduce between replicas of a sharded optimizer."""
+    """Reduce-scatter of one bucket of gradients, and the all-reduce between replicas of a sharded optimizer.
+
+    Without a sharded optimizer the gradients are all-reduced.
+    """
     width = np.where(jobs.grad_reduce_fp32, 4.0, 2.0)
-    groups = ((data_group(jobs), dense), (expert_data_group(jobs), expert))
     time = np.zeros(jobs.size)
-    for group, weights in groups:
-        time = time + scatter_seconds(group, physics, width * weights)
+    for group, weights in _groups(jobs, dense, expert):
+        scattered = scatter_seconds(group, physics, width * weights)
+        whole = all_reduce_seconds(group, physics, width * weights, jobs.nvls)
+        time = time + np.where(jobs.zero_stage == 0, whole, scattered)
         between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
         shard = width * weights / group.size
         time = time + all_reduce_seconds(between, physics, shard, jobs.nvls)
@@ -89,10 +92,17 @@ def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
 
 
 def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
-    """All-gather of the updated parameters, FP8 where they are kept so."""
+    """All-gather of one bucket of updated parameters, FP8 where they are kept so; nothing without a sharded optimizer."""
     width = np.where(jobs.fp8_param_gather, 1.0, 2.0)
-    dense_time = gather_seconds(data_group(jobs), physics, width * dense)
-    return dense_time + gather_seconds(expert_data_group(jobs), physics, width * expert)
+    groups = _groups(jobs, dense, expert)
+    time: Floats = np.sum([gather_seconds(group, physics, width * weights) for group, weights in groups], axis=0)
+    return np.where(jobs.zero_stage == 0, 0.0, time)
+
+
+def _groups(jobs: Jobs, dense: Floats, expert: Floats) -> list[tuple[Group, Floats]]:
+    """Communicators of gradients, each with the parameters it is for."""
+    groups = [(data_group(jobs), dense)]
+    return [*groups, (expert_data_group(jobs), expert)] if jobs.model.experts else groups
 
 
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:

@@ -71,9 +71,11 @@ class Physics:
     all_to_all_speed: float = constant(1.0, 0.08, "the same of all-to-all", "AIC")
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
     latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
-    hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
+    hop_latency_s: float = constant(
+        6e-6, 0.30, "further floor for each node of a ring, each doubling of nodes of a tree", "prior"
+    )
     efa_hop_latency_s: float = constant(
-        120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
+        450e-6, 0.30, "the same over EFA", "Ultra-Scale Playbook, TP 16 and 32 at micro-batch 1"
     )
     check_s: float = constant(
         260e-6,

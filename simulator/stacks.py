@@ -53,7 +53,7 @@ _STACKS = (
     Stack(
         "nanotron",
         interconnect="efa",
-        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True}),
+        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 800_000_000}),
         pipelined=MappingProxyType({"checked_collectives": True}),
         sharded=MappingProxyType({"overlap_grad_reduce": False, "overlap_param_gather": False}),
     ),
