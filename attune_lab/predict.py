@@ -109,8 +109,10 @@ def _columns(names: Sequence[str], points: Sequence[Point]) -> dict[str, Any]:
 def _fill(results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], jobs: Jobs, step: StepEstimate) -> None:
     capacity = jobs.cluster.accelerator.memory_bytes
     needed = step.peak_reserved_bytes.max(axis=1)
-    allocated = step.peak_allocated_bytes.max(axis=1)
-    shown = {"reserved": needed - step.outside_bytes, "nvidia_smi": needed}  # else what torch calls allocated
+    printed = 0 if members[0][1].stack.prints_first_rank else step.peak_reserved_bytes.argmax(axis=1)
+    rows = np.arange(jobs.size)
+    allocated, used = step.peak_allocated_bytes[rows, printed], step.peak_reserved_bytes[rows, printed]
+    shown = {"reserved": used - step.outside_bytes, "nvidia_smi": used}  # else what torch calls allocated
     for position, (index, point) in enumerate(members):
         peak = shown.get(point.memory_statistic, allocated)[position]
         values = {

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards
 from simulator.memory_physics import MemoryPhysics
+from simulator.models.shape import layer_kinds
 
 Floats = NDArray[np.float64]
 
-ATTENTION, DENSE, MOE = "attention", "dense", "moe"  # which layers keep a tensor: all, or those with such an MLP
+ATTENTION, MLP, MOE, MAMBA = PARTS = ("attention", "mlp", "moe", "mamba")
+"""What a decoder layer is made of, each with the norm in front of it: attention (or Mamba) and an MLP or experts."""
 
 # Bytes per element of a GEMM input that is kept in the GEMM's own format; block scales included.
 GEMM_INPUT_BYTES = {
@@ -36,47 +38,37 @@ GEMM_INPUT_BYTES = {
 
 @dataclass(frozen=True)
 class Kept:
-    """One kept tensor: its layers, its bytes per token, shape (B,), and what drops it."""
+    """One kept tensor: the part that has it, its bytes per token, shape (B,), and what drops it."""
 
-    layers: str
+    part: str
     bytes: Floats
     recompute: Recompute = Recompute.NONE
     offload: Offload = Offload.NONE
 
 
 @dataclass(frozen=True)
-class LayerActivations:
-    """Bytes per token of one dense and one MoE layer, shapes (B,).
+class Activations:
+    """Bytes per token of one layer's parts by `PARTS`, shapes (B,).
 
     Attributes:
-        kept_dense, kept_moe: between forward and backward.  full_dense, full_moe: without recomputation and
-            offload, which is what a layer holds while it is being recomputed.
+        kept: between forward and backward.  full: without recomputation and offload, which is what a layer holds
+            while it is being recomputed.
     """
 
-    kept_dense: Floats
-    kept_moe: Floats
-    full_dense: Floats
-    full_moe: Floats
+    kept: dict[str, Floats]
+    full: dict[str, Floats]
 
 
-def layer_activations(jobs: Jobs, physics: MemoryPhysics) -> LayerActivations:
-    """What one dense and one MoE layer keep per token of a micro-batch."""
-    table = [*_attention(jobs), *_dense_mlp(jobs)] + (_moe(jobs, physics) if jobs.model.experts else [])
-    kept, full = (
-        dict.fromkeys((ATTENTION, DENSE, MOE), _zero(jobs)),
-        dict.fromkeys((ATTENTION, DENSE, MOE), _zero(jobs)),
-    )
-    for row in table:
+def part_activations(jobs: Jobs, physics: MemoryPhysics) -> Activations:
+    """What the parts of one layer keep per token of a micro-batch; a part the model does not have keeps nothing."""
+    kept = {part: np.zeros(jobs.size) for part in PARTS}
+    full = dict(kept)
+    for row in _tensors(jobs, physics):
         # FULL is not looked at here: it keeps whole layers or nothing but their input (see `kept_fully_recomputed`).
         dropped = ((jobs.recompute & row.recompute) | (jobs.offload & (row.offload | Offload.LAYER))) > 0
-        kept[row.layers] = kept[row.layers] + np.where(dropped, 0.0, row.bytes)
-        full[row.layers] = full[row.layers] + row.bytes
-    return LayerActivations(
-        kept_dense=kept[ATTENTION] + kept[DENSE],
-        kept_moe=kept[ATTENTION] + kept[MOE],
-        full_dense=full[ATTENTION] + full[DENSE],
-        full_moe=full[ATTENTION] + full[MOE],
-    )
+        kept[row.part] = kept[row.part] + np.where(dropped, 0.0, row.bytes)
+        full[row.part] = full[row.part] + row.bytes
+    return Activations(kept, full)
 
 
 def kept_fully_recomputed(jobs: Jobs) -> Floats:
@@ -95,58 +87,90 @@ def routed_copies(jobs: Jobs, physics: MemoryPhysics) -> Floats:
     return copies
 
 
-def _attention(jobs: Jobs) -> list[Kept]:
-    shape, tp, gemm_input = jobs.model, jobs.tp, _gemm_input(jobs)
-    hidden = shape.hidden / hidden_shards(jobs)
-    heads = shape.heads / tp
+def _tensors(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
+    kinds = layer_kinds(jobs.model)
+    rows = _attention(jobs, physics) if kinds.attention else []
+    rows += _mlp(jobs, physics) if kinds.dense or (jobs.model.mtp_layers and not kinds.moe) else []
+    rows += _moe(jobs, physics) if kinds.moe else []
+    return rows + (_mamba(jobs) if kinds.mamba else [])
+
+
+def _norm(jobs: Jobs, part: str) -> list[Kept]:
+    """A norm's input, and its output where it feeds a GEMM."""
+    hidden = jobs.model.hidden / hidden_shards(jobs)
+    return [Kept(part, 2.0 * hidden), Kept(part, _gemm_input(jobs) * hidden, Recompute.LAYERNORM)]
+
+
+def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
+    shape, gemm_input, shards = jobs.model, _gemm_input(jobs), hidden_shards(jobs)
+    heads = shape.heads / jobs.tp
     # Softmax statistics in FP32 when fused; otherwise scores, softmax and its dropout mask, 5 bytes a pair.
     pairs = np.where(jobs.fused_attention, 4.0, 5.0 * jobs.seq_len / jobs.cp) * heads
-    rows = [
-        Kept(ATTENTION, 4.0 * hidden),  # inputs of both norms
-        Kept(ATTENTION, 2 * gemm_input * hidden, Recompute.LAYERNORM),  # their outputs, which feed GEMMs
-        Kept(ATTENTION, pairs, Recompute.CORE_ATTN),
-    ]
+    rows = [*_norm(jobs, ATTENTION), Kept(ATTENTION, pairs, Recompute.CORE_ATTN)]
+    rebuilt = Recompute.NONE
     if shape.attention == "mla":
-        qk_dim = shape.qk_nope_dim + shape.qk_rope_dim
         latents = 2 * (shape.q_lora_rank + shape.kv_lora_rank) + shape.qk_rope_dim  # before and after their norms
-        rows.append(Kept(ATTENTION, 2.0 * latents / hidden_shards(jobs)))
-        qkv, output = heads * (2 * qk_dim + shape.v_dim), heads * shape.v_dim
+        indexed = (shape.index_heads + 1) * shape.index_head_dim + 2 * shape.index_topk  # and the chosen keys, INT32
+        rows.append(Kept(ATTENTION, 2.0 * (latents + indexed * (shape.index_heads > 0)) / shards))
+        qkv, output = heads * (2 * (shape.qk_nope_dim + shape.qk_rope_dim) + shape.v_dim), heads * shape.v_dim
+        rebuilt = Recompute.MLA_UP_PROJ
     else:
-        groups = np.maximum(shape.kv_heads / tp, 1)  # fewer groups than ranks: each rank keeps one
+        groups = np.maximum(shape.kv_heads / jobs.tp, 1)  # fewer groups than ranks: each rank keeps one
         qkv, output = (heads + 2 * groups) * shape.head_dim, heads * shape.head_dim
     # The output serves fused attention's own backward in BF16, and the projection in the format of its GEMM.
     narrow_copy = np.where(gemm_input < 2.0, gemm_input, 0.0)
     return [
         *rows,
-        Kept(
-            ATTENTION,
-            2.0 * qkv,
-            Recompute.MLA_UP_PROJ if shape.attention == "mla" else Recompute.NONE,
-            Offload.CORE_ATTN,
-        ),
+        Kept(ATTENTION, 2.0 * qkv, rebuilt, Offload.CORE_ATTN),
         Kept(ATTENTION, (2.0 + narrow_copy) * output, offload=Offload.ATTN_PROJ),
+        Kept(ATTENTION, physics.attention_copies * 2.0 * (qkv + output)),
     ]
 
 
-def _dense_mlp(jobs: Jobs) -> list[Kept]:
+def _mlp(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ffn = jobs.model.ffn / jobs.tp
     up = 2 if jobs.model.gated_mlp else 1
-    return [Kept(DENSE, 2.0 * up * ffn, Recompute.MLP), Kept(DENSE, _gemm_input(jobs) * ffn, Recompute.MLP)]
+    between = up + physics.activation_inputs * (up - 1)
+    return [
+        *_norm(jobs, MLP),
+        Kept(MLP, 2.0 * between * ffn, Recompute.MLP),
+        Kept(MLP, _gemm_input(jobs) * ffn, Recompute.MLP),
+    ]
 
 
 def _moe(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     shape, gemm_input = jobs.model, _gemm_input(jobs)
     copies = routed_copies(jobs, physics)
     up = 2 if shape.gated_mlp else 1
+    width = shape.moe_latent or shape.hidden
     ffn, shared = shape.moe_ffn / jobs.etp, shape.shared_ffn / jobs.tp
     tokens = 1 / hidden_shards(jobs)
     return [
-        Kept(MOE, copies * gemm_input * shape.hidden, Recompute.MOE, Offload.EXPERT_FC1),  # dispatched input
+        *_norm(jobs, MOE),
+        Kept(MOE, copies * gemm_input * width, Recompute.MOE, Offload.EXPERT_FC1),  # dispatched input
         Kept(MOE, copies * 2.0 * up * ffn, Recompute.MOE, Offload.MOE_ACT),
         Kept(MOE, copies * gemm_input * ffn, Recompute.MOE | Recompute.MOE_ACT),  # activation, input of fc2
-        Kept(MOE, copies * physics.expert_output_kept * 2.0 * shape.hidden, Recompute.MOE),
+        Kept(MOE, copies * physics.expert_output_kept * 2.0 * width, Recompute.MOE),
+        Kept(MOE, tokens * 4.0 * shape.moe_latent, Recompute.MOE),  # latent input and output of the experts
         Kept(MOE, (2.0 * up + gemm_input) * shared, Recompute.MOE | Recompute.SHARED_EXPERTS),
         Kept(MOE, tokens * 4.0 * shape.experts, Recompute.MOE),  # router logits and probabilities
+    ]
+
+
+def _mamba(jobs: Jobs) -> list[Kept]:
+    """A Mamba-2 mixer: the input projection's output, the scan's output, and that gated and normed.
+
+    **Source:** state-spaces/mamba mamba_ssm/ops/triton/ssd_combined.py, what ``MambaSplitConv1dScanCombinedFn``
+    saves; Megatron-Core core/ssm/mamba_mixer.py.
+    """
+    shape = jobs.model
+    inner = shape.mamba_heads * shape.mamba_head_dim / jobs.tp
+    projected = 2 * inner + (2 * shape.mamba_groups * shape.mamba_state + shape.mamba_heads) / jobs.tp
+    return [
+        *_norm(jobs, MAMBA),
+        Kept(MAMBA, 2.0 * projected),
+        Kept(MAMBA, 2.0 * inner),
+        Kept(MAMBA, _gemm_input(jobs) * inner),
     ]
 
 
@@ -154,7 +178,3 @@ def _gemm_input(jobs: Jobs) -> Floats:
     table = np.array([GEMM_INPUT_BYTES[Precision(value)] for value in range(len(Precision))])
     width: Floats = table[jobs.precision]
     return width
-
-
-def _zero(jobs: Jobs) -> Floats:
-    return np.zeros(jobs.size)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.compute import expert_width, routing_imbalance, sharded_tokens
 from simulator.hardware import ClusterSpec
-from simulator.job import Dispatcher, Ints, Jobs, tokens_per_rank
+from simulator.job import Dispatcher, Ints, Jobs, Precision, tokens_per_rank
 from simulator.kernel_tables import CollectiveFit, entry, kernel_tables
 from simulator.physics import Physics
 
@@ -144,9 +144,13 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     """Seconds of one hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline.
 
     The slowest boundary counts, and one leaves the fast domain unless the whole job fits into it. Inside, a send
-    is what each of two ranks does in an all-gather.
+    is what each of two ranks does in an all-gather. Without sequence parallelism all tensor-parallel ranks hold the
+    same hidden state: with ``partitioned_sends`` each sends its part, and the receivers gather the whole.
+    **Source:** arXiv 2104.04473 section 4.1 (scatter/gather).
     """
-    payload = 2 * sharded_tokens(jobs) * jobs.model.hidden
+    whole = 2 * sharded_tokens(jobs) * jobs.model.hidden
+    parted = jobs.partitioned_sends & ~jobs.sequence_parallel
+    payload = whole / np.where(parted, jobs.tp, 1)
     fit, two = collective_fit(jobs.cluster, "all_gather"), np.asarray(2.0)
     link = physics.link_speed * domain_rate(fit, jobs.cluster.accelerator.link_bytes_per_s, two)
     inside = jobs.cluster.n_gpus <= jobs.cluster.accelerator.domain_gpus
@@ -154,6 +158,7 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
         moving = transfer_seconds(payload, link, physics.ramp * fit.ramp_us * 1e-6)
     else:
         moving = transfer_seconds(payload, nic_rate(jobs.cluster, physics), physics.network_ramp_s)
+    moving = moving + np.where(parted, gather_seconds(tensor_group(jobs), physics, whole), 0.0)
     agreeing = physics.handshake_s * jobs.p2p_handshake
     return np.where(jobs.pp > 1, physics.latency * latency_seconds(fit, two) + moving + agreeing, 0.0)
 
@@ -175,18 +180,20 @@ def expert_data_group(jobs: Jobs) -> Group:
 
 
 def tensor_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
-    """Communication of one tensor-parallel block (attention or MLP): (forward, one collective), shape (B,).
+    """Communication of one tensor-parallel block (attention or MLP): (gather, reduction), shape (B,).
 
-    With sequence parallelism a block gathers its input and scatters its output; without, it all-reduces the
-    output. Backward mirrors the forward and gathers the input once more for the weight gradients.
-    **Source:** arXiv 2205.05198 section 4.2.
+    With sequence parallelism a block gathers its input, in the number format of its GEMMs, and scatters its output
+    in BF16; without, it only all-reduces the output. Backward mirrors the forward and gathers the input once more
+    for the weight gradients.
+    **Source:** arXiv 2205.05198 section 4.2; Transformer Engine `distributed.py`, gathers of quantised tensors.
     """
     group = tensor_group(jobs)
-    whole = 2 * tokens_per_rank(jobs) * jobs.model.hidden
-    gather = gather_seconds(group, physics, whole)
-    reduce = all_reduce_seconds(group, physics, whole, jobs.nvls)
-    both = gather + scatter_seconds(group, physics, whole)
-    return np.where(jobs.sequence_parallel, both, reduce), np.where(jobs.sequence_parallel, gather, reduce)
+    elements = tokens_per_rank(jobs) * jobs.model.hidden
+    narrow = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
+    gather = gather_seconds(group, physics, np.where(narrow, 1.0, 2.0) * elements)
+    scatter = scatter_seconds(group, physics, 2 * elements)
+    reduce = all_reduce_seconds(group, physics, 2 * elements, jobs.nvls)
+    return np.where(jobs.sequence_parallel, gather, 0.0), np.where(jobs.sequence_parallel, scatter, reduce)
 
 
 def distinct_targets(targets: Floats, experts: int, top_k: int) -> Floats:

@@ -24,7 +24,7 @@ HORIZON = 20
 LAYOUT = ("tp", "pp", "cp", "ep", "etp", "mbs", "sequence_parallel", "zero_stage", "optimizer_instances", "seq_len")
 KERNELS = (
     "tp_comm_overlap", "grouped_gemm", "permute_fusion", "router_fusion", "cross_entropy_fusion", "standard_fusions",
-    "fused_attention", "nvls", "compiled",
+    "fused_attention", "fp8_attention", "fused_experts", "nvls", "compiled",
 )  # fmt: skip
 PRECISION = ("precision", "fp8_param_gather")
 STATES = ("grad_reduce_fp32", "main_grad_bytes", "main_param_bytes", "moment_bytes")

@@ -49,6 +49,9 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
     buckets = np.maximum(parameters / bucket, 1.0)
     reduce = buckets * _reduce_seconds(jobs, physics, dense / buckets, expert / buckets)
     gather = buckets * _gather_seconds(jobs, physics, dense / buckets, expert / buckets)
+    # Without a sharded optimizer no parameters are gathered; frozen ones have no gradients.
+    reduce = np.where(jobs.frozen, 0.0, reduce)
+    gather = np.where((jobs.zero_stage == 0) | (jobs.frozen & (jobs.zero_stage < 3)), 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
     forward, backward = stages.forward.max(axis=1) * window, stages.backward.max(axis=1) * window
@@ -92,11 +95,11 @@ def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
 
 
 def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
-    """All-gather of one bucket of updated parameters, FP8 where they are kept so; nothing without a sharded optimizer."""
+    """All-gather of one bucket of updated parameters, FP8 where they are kept so."""
     width = np.where(jobs.fp8_param_gather, 1.0, 2.0)
     groups = _groups(jobs, dense, expert)
     time: Floats = np.sum([gather_seconds(group, physics, width * weights) for group, weights in groups], axis=0)
-    return np.where(jobs.zero_stage == 0, 0.0, time)
+    return time
 
 
 def _groups(jobs: Jobs, dense: Floats, expert: Floats) -> list[tuple[Group, Floats]]:
@@ -106,7 +109,7 @@ def _groups(jobs: Jobs, dense: Floats, expert: Floats) -> list[tuple[Group, Floa
 
 
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:
-    """Seconds of the optimizer step at the stage with most parameters, shape (B,).
+    """Seconds of the optimizer step at the stage with most parameters, shape (B,); 0 where the matrices are frozen.
 
     Local gradients are zeroed, their norm taken and scaled; the shard is clipped and stepped (gradient read, main
     parameter and moments read and written, parameter written). An offloaded share goes over the host link and is
@@ -123,5 +126,5 @@ def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Float
     on_host = shard * jobs.optimizer_offload
     link = (jobs.main_grad_bytes + 2) * on_host / (physics.host_link_eff * chip.host_bytes_per_s)
     host = per_step * on_host / physics.host_adam_bytes_per_s
-    seconds: Floats = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
-    return seconds
+    seconds = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
+    return np.where(jobs.frozen, 0.0, seconds)

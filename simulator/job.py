@@ -69,6 +69,7 @@ class Graph(IntFlag):
     MOE_PREPROCESS = 8
     MOE = 16
     FULL_ITERATION = 32
+    MAMBA = 64
 
 
 class Offload(IntFlag):
@@ -95,11 +96,12 @@ RECOMPUTE_MODULES: dict[str, Recompute] = {
 
 GRAPH_PARTS: dict[str, Graph] = {
     "attn": Graph.ATTN,
+    "mamba": Graph.MAMBA,
     "mlp": Graph.MLP,
     "moe": Graph.MOE,
     "moe_router": Graph.MOE_ROUTER,
     "moe_preprocess": Graph.MOE_PREPROCESS,
-    "full": Graph.ATTN | Graph.MLP | Graph.MOE,
+    "full": Graph.ATTN | Graph.MAMBA | Graph.MLP | Graph.MOE,
     "full_iteration": Graph.FULL_ITERATION,
 }
 """Names of what CUDA graphs can capture."""
@@ -140,6 +142,15 @@ class Jobs:
         bucket_bytes: gradient bucket, 0 for the stack's default.
         force_balance: tokens forced evenly over experts (benchmark only).
         capacity_factor: expert capacity factor, 0 for dropless.
+        fp8_attention: scores and weighted sum in FP8.
+        fused_experts: the experts' activation and casts run inside the grouped GEMMs.
+        partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
+            the next pipeline stage, instead of each sending all of it.
+        portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
+            whatever accelerator; off, a kernel of its generation.
+        frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
+        sample_len: mean tokens of the samples that are packed into a sequence and attend to themselves alone,
+            0 where a sequence is one sample.
         host_tuned: manual garbage collection and CPU binding (0, 1 or 2 of the two).
         checked_collectives: the ranks of a collective compare its arguments over TCP before it runs
             (``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
@@ -170,6 +181,7 @@ class Jobs:
     max_connections: Ints
     bucket_bytes: Ints
     host_tuned: Ints
+    sample_len: Ints
     main_grad_bytes: Floats
     main_param_bytes: Floats
     moment_bytes: Floats
@@ -189,8 +201,13 @@ class Jobs:
     cross_entropy_fusion: Bools
     standard_fusions: Bools
     fused_attention: Bools
+    fp8_attention: Bools
+    fused_experts: Bools
+    portable_attention: Bools
+    frozen: Bools
     fp8_param_gather: Bools
     overlap_p2p: Bools
+    partitioned_sends: Bools
     expandable_segments: Bools
     avoid_record_streams: Bools
     nvls: Bools
@@ -260,14 +277,15 @@ DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
     "schedule": Schedule.ONE_F_ONE_B, "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
     "dispatcher": Dispatcher.ALLTOALL, "cuda_graph": Graph.NONE, "offload": Offload.NONE, "zero_stage": 1,
-    "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0,
+    "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0, "sample_len": 0,
     "main_grad_bytes": 4.0, "main_param_bytes": 4.0, "moment_bytes": 8.0, "optimizer_offload": 0.0,
     "capacity_factor": 0.0, "sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
     "grad_reduce_fp32": True, "tp_comm_overlap": False, "ep_overlap": False, "delay_wgrad": False,
     "shared_expert_overlap": False, "grouped_gemm": True, "permute_fusion": True, "router_fusion": False,
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
-    "overlap_p2p": True, "expandable_segments": False, "avoid_record_streams": False, "nvls": True,
-    "sm_margin": False, "force_balance": False, "compiled": False, "checked_collectives": False,
+    "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
+    "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
+    "frozen": False, "fp8_attention": False, "fused_experts": False, "checked_collectives": False,
     "p2p_handshake": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""

@@ -174,7 +174,7 @@ def attention_fit(chip: Accelerator, kind: str) -> AttentionFit:
 
 
 def attention_seconds(
-    fit: AttentionFit, chip: Accelerator, shape: AttentionShape, flops: Floats, *, speed: float = 1.0
+    fit: AttentionFit, chip: Accelerator, shape: AttentionShape, flops: Floats, *, speed: Floats | float = 1.0
 ) -> Floats:
     """Seconds of fused causal attention, forward, shape (B,); ``flops`` of scores and weighted sum, causal half.
 
@@ -191,7 +191,7 @@ def attention_seconds(
     return seconds
 
 
-def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: float = 1.0) -> Floats:
+def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: Floats | float = 1.0) -> Floats:
     """Seconds of memory-bound kernels that together move ``traffic`` bytes, shape (B,).
 
     **Source:** bytes over the HBM rate plus a fixed part per kernel, as ai-dynamo/aiconfigurator@095f58a has it.

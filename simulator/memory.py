@@ -10,17 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.activations import kept_fully_recomputed, layer_activations, routed_copies
-from simulator.job import Dispatcher, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
+from simulator.activations import (
+    ATTENTION,
+    MAMBA,
+    MLP,
+    MOE,
+    PARTS,
+    Activations,
+    kept_fully_recomputed,
+    part_activations,
+    routed_copies,
+)
+from simulator.job import Dispatcher, Graph, Jobs, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics
-from simulator.models import Parameters, parameters
-from simulator.pipeline import held_by_rank, in_flight
-from simulator.placement import dense_layers
+from simulator.model_state import StageContents, beside_experts, model_state, weight_bytes
+from simulator.models import parameters
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
-PARTS = ("weights", "gradients", "optimizer", "activations", "temporary", "buffers")
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "temporary", "buffers")
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class MemoryEstimate:
         peak_allocated_bytes: the allocator's peak by stage, shape (B, P), 0 beyond a job's last stage.
         peak_reserved_bytes: the same with allocator overhead and ``outside_bytes``: what must fit, (B, P).
         outside_bytes: CUDA context, communicators and other memory the allocator does not see, shape (B,).
-        parts: allocated bytes at the fullest stage by `PARTS`, shapes (B,); they sum to its allocated peak.
+        parts: allocated bytes at the fullest stage by `MEMORY_PARTS`, shapes (B,); they sum to its allocated peak.
     """
 
     peak_allocated_bytes: Floats
@@ -41,22 +49,20 @@ class MemoryEstimate:
 
 
 def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> MemoryEstimate:
-    """Peak memory of every job of the batch.
-
-    Raises:
-        ValueError: a hybrid (Mamba) model, whose activations are not modelled.
-    """
-    if jobs.model.hybrid:
-        raise ValueError(f"model {jobs.model.name!r}: memory of hybrid (Mamba) models is not supported")
-    stages = _Stages.of(jobs)
-    parts = _static(jobs, stages)
-    parts["activations"] = _activations(jobs, stages, physics)
-    parts["temporary"] = _temporaries(jobs, stages, physics)
-    parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages)
-    parts = {name: np.where(stages.exists, parts[name], 0.0) for name in PARTS}
-    allocated: Floats = sum(parts.values(), np.zeros(stages.exists.shape))
-    outside = _outside(jobs, physics)
-    reserved = allocated * (1 + _reserve_share(jobs, physics))[:, None] + outside[:, None]
+    """Peak memory of every job of the batch."""
+    stages = StageContents.of(jobs)
+    layer = part_activations(jobs, physics)
+    parts = model_state(jobs, stages, physics)
+    parts["activations"] = _activations(jobs, stages, layer)
+    parts["temporary"] = _temporaries(jobs, stages, layer, physics)
+    parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages, physics)
+    outside, loose = _outside(jobs, physics), (1 + _reserve_share(jobs, physics))[:, None]
+    if physics.gathers_ahead:
+        room = (jobs.cluster.accelerator.memory_bytes - outside)[:, None] / loose - _total(parts)
+        parts["buffers"] = parts["buffers"] + np.clip(_gathers_ahead(jobs, stages, physics), 0.0, np.maximum(room, 0.0))
+    parts = {name: np.where(stages.exists, parts[name], 0.0) for name in MEMORY_PARTS}
+    allocated = _total(parts)
+    reserved = allocated * loose + outside[:, None]
     reserved = np.where(stages.exists, reserved, 0.0)
     fullest = np.argmax(reserved, axis=1)[:, None]
     return MemoryEstimate(
@@ -67,120 +73,28 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     )
 
 
-@dataclass(frozen=True)
-class _Stages:
-    """Where things are, shapes (B, P): layers by kind, ends of the pipeline, micro-batches in flight."""
-
-    exists: Bools
-    first: Bools
-    last: Bools
-    dense: Floats
-    moe: Floats
-    in_flight: Floats
-
-    @classmethod
-    def of(cls, jobs: Jobs) -> _Stages:
-        stage = np.arange(jobs.stage_layers.shape[1])[None, :]
-        own = dense_layers(jobs)
-        ends = [np.broadcast_to(stage == end, own.shape) for end in (0, jobs.last_stage[:, None])]
-        first, last, dense, moe = (held_by_rank(jobs, a * 1.0) for a in (*ends, own, jobs.stage_layers - own))
-        return cls(
-            exists=stage < jobs.pp[:, None],
-            first=first > 0,
-            last=last > 0,
-            dense=dense,
-            moe=moe,
-            in_flight=in_flight(jobs),
-        )
+def _total(parts: dict[str, Floats]) -> Floats:
+    total: Floats = np.sum(list(parts.values()), axis=0)
+    return total
 
 
-def _static(jobs: Jobs, stages: _Stages) -> dict[str, Floats]:
-    """Weights, gradients and optimizer state by stage, shapes (B, P).
-
-    **Source:** arXiv 1910.02054 (ZeRO) for what each stage shards; dense parts are sharded over DP x CP, experts
-    over their own data-parallel ranks (arXiv 2504.14960).
-    """
-    gemm, table, experts = _rank_parameters(jobs, stages)
-    instances = jobs.optimizer_instances
-    dense_shards = np.maximum(jobs.dp * jobs.cp / instances, 1)[:, None]
-    expert_shards = np.maximum(jobs.expert_dp / instances, 1)[:, None]
-    zero = jobs.zero_stage[:, None]
-
-    def held(bytes_each: Floats, expert_bytes: Floats, sharded_from: int) -> Floats:
-        shared, routed = (
-            np.where(zero >= sharded_from, dense_shards, 1),
-            np.where(zero >= sharded_from, expert_shards, 1),
-        )
-        total: Floats = (bytes_each / shared) + (expert_bytes / routed)
-        return total
-
-    weight = _weight_bytes(jobs)[:, None]
-    grad = jobs.main_grad_bytes[:, None]
-    state = ((jobs.main_param_bytes + jobs.moment_bytes) * (1 - jobs.optimizer_offload))[:, None]
-    return {
-        "weights": held(gemm * weight + table * 2.0, experts * weight, 3),
-        "gradients": held((gemm + table) * grad, experts * grad, 2),
-        "optimizer": held((gemm + table) * state, experts * state, 1),
-    }
-
-
-def _rank_parameters(jobs: Jobs, stages: _Stages) -> tuple[Floats, Floats, Floats]:
-    """Parameters on one rank by stage, shapes (B, P): of dense GEMMs and norms, of embedding and head, of experts."""
-    count, tp = parameters(jobs.model), jobs.tp[:, None]
-    both = count.attention / tp + 2 * count.norm
-    gemm = stages.dense * (both + count.dense_mlp / tp) + stages.moe * (both + _moe_dense(count, tp))
-    gemm = gemm + stages.last * count.final_norm
-    expert_ranks = (jobs.ep * jobs.etp)[:, None]
-    experts = stages.moe * jobs.model.experts * count.expert / expert_ranks
-    if jobs.model.mtp_layers:
-        routed = jobs.model.mtp_layers * jobs.model.experts * count.expert
-        gemm = gemm + stages.last * (count.mtp - routed) / tp
-        experts = experts + stages.last * routed / expert_ranks
-    # The last stage needs the embedding too, for a tied head or for the MTP layers' own look-up.
-    copied = (jobs.pp[:, None] > 1) & stages.last & bool(jobs.model.tied_embeddings or jobs.model.mtp_layers)
-    table = (
-        (stages.first | copied) * count.embedding / tp + stages.first * count.positions + stages.last * count.head / tp
-    )
-    return gemm, table, experts
-
-
-def _moe_dense(count: Parameters, tp: NDArray[np.int64]) -> Floats:
-    """Parameters of a MoE layer that are not routed experts: the router is replicated, shared experts are not."""
-    return count.router + count.shared_experts / tp
-
-
-def _weight_bytes(jobs: Jobs) -> Floats:
-    """Bytes of one GEMM weight, shape (B,): BF16 and, with a narrow format, its quantised copies.
-
-    A quantised weight is held in two orientations, as the forward and the backward GEMM read it; from Blackwell
-    on one serves both where the scale is per tensor. FP8 parameters have no BF16 original.
-
-    **Source:** Transformer Engine 2.x tensor/ (rowwise and columnwise data), weight workspaces of its modules.
-    """
-    per_tensor = np.isin(jobs.precision, (Precision.FP8_TENSORWISE, Precision.FP8_DELAYED))
-    orientations = np.where(per_tensor & (jobs.cluster.accelerator.arch_major >= 10), 1.0, 2.0)
-    width = np.where(jobs.precision == Precision.NVFP4, 0.5 + 1 / 16, 1.0)
-    plain = np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
-    narrow = np.where(plain, 0.0, orientations * width)
-    original = np.where(jobs.fp8_param_gather & ~plain & (jobs.precision != Precision.NVFP4), 0.0, 2.0)
-    weight: Floats = original + narrow
-    return weight
-
-
-def _activations(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
+def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Floats:
     """Activations kept by stage at its peak, shape (B, P)."""
-    layer = layer_activations(jobs, physics)
-    input_only, full = kept_fully_recomputed(jobs), has(jobs.recompute, Recompute.FULL)
-    share = _recomputed_share(jobs)
-    dense = stages.dense * _mixed(layer.kept_dense, input_only, full, share)
-    moe = stages.moe * _mixed(layer.kept_moe, input_only, full, share)
-    kept = (dense + moe) * stages.in_flight
-    mtp_layer = np.where(full, input_only, layer.kept_moe if jobs.model.experts else layer.kept_dense)
+    full = has(jobs.recompute, Recompute.FULL)[:, None]
+    recomputed = np.where(full, _recomputed_share(jobs), 0.0)
+    input_only = kept_fully_recomputed(jobs)[:, None]
+    whole = sum((stages.parts[part] * layer.kept[part][:, None] for part in PARTS), np.zeros(full.shape))
+    kept = recomputed * np.minimum(stages.layers * input_only, whole) + (1 - recomputed) * whole
     # The last stage: input and output of the final norm, and the MTP layers with theirs and their two inputs.
-    hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs)
-    ends = 2 * hidden + jobs.model.mtp_layers * (mtp_layer + 5 * hidden)
-    kept = kept + stages.last * ends[:, None] * np.minimum(stages.in_flight, 1.0)
-    return kept * tokens_per_rank(jobs)[:, None]
+    hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs)[:, None]
+    ends = 2 * hidden
+    if jobs.model.mtp_layers:
+        mlp = MOE if jobs.model.experts else MLP
+        mtp = np.where(full, input_only, (layer.kept[ATTENTION] + layer.kept[mlp])[:, None])
+        ends = ends + jobs.model.mtp_layers * (mtp + 5 * hidden)
+    held = kept * stages.in_flight + stages.last * ends * np.minimum(stages.in_flight, 1.0)
+    activations: Floats = held * tokens_per_rank(jobs)[:, None]
+    return activations
 
 
 def _recomputed_share(jobs: Jobs) -> Floats:
@@ -191,14 +105,7 @@ def _recomputed_share(jobs: Jobs) -> Floats:
     return share
 
 
-def _mixed(kept: Floats, input_only: Floats, full: Bools, share: Floats) -> Floats:
-    """Bytes per token of an average layer, shape (B, P), where ``share`` of the layers may keep their input only."""
-    recomputed = np.where(full[:, None], share, 0.0)
-    mixed: Floats = recomputed * np.minimum(input_only, kept)[:, None] + (1 - recomputed) * kept[:, None]
-    return mixed
-
-
-def _temporaries(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
+def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics: MemoryPhysics) -> Floats:
     """What is alive only at the peak, shape (B, P).
 
     The gradients of one layer's widest tensors, the sequence gathered for tensor parallelism, one layer being
@@ -207,49 +114,84 @@ def _temporaries(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
     stands for the peak because workspaces that no formula names fill the gap (measured runs: within 3 %).
     """
     shape, tokens = jobs.model, tokens_per_rank(jobs)[:, None]
-    layer = layer_activations(jobs, physics)
-    input_only, full = kept_fully_recomputed(jobs), has(jobs.recompute, Recompute.FULL)
-    redone_dense = layer.full_dense - np.where(full, input_only, layer.kept_dense)
-    redone_moe = layer.full_moe - np.where(full, input_only, layer.kept_moe)
-    redone = np.maximum((stages.dense > 0) * redone_dense[:, None], (stages.moe > 0) * redone_moe[:, None])
+    full = has(jobs.recompute, Recompute.FULL)
+    redone = {part: layer.full[part] - np.where(full, 0.0, layer.kept[part]) for part in PARTS}
+    again = _widest_layer(jobs, stages, redone) - (full * kept_fully_recomputed(jobs))[:, None]
     gathered = np.where(jobs.sequence_parallel & (jobs.tp > 1), 4.0 * shape.hidden, 0.0)[:, None]
     logits = stages.last * (_logit_bytes(jobs, physics) * shape.vocab / jobs.tp)[:, None]
-    beside = (stages.moe > 0) * np.where(jobs.ep_overlap, layer.full_moe, 0.0)[:, None]
-    per_token = _gradient_bytes(jobs, stages, physics) + np.maximum(redone, 0.0) + beside + gathered + logits
+    beside = (stages.parts[MOE] > 0) * np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
+    gradients = _gradient_bytes(jobs, stages, physics)
+    per_token = gradients + np.maximum(again, 0.0) + beside + gathered + logits
     return per_token * tokens + _gathered_weights(jobs, stages)
+
+
+def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats]) -> Floats:
+    """The largest sum over the parts of one layer of each stage, shape (B, P)."""
+    present = {part: (stages.parts[part] > 0) * by_part[part][:, None] for part in PARTS}
+    mlp = np.maximum(present[MLP], present[MOE])
+    if jobs.model.hybrid:
+        mlp = np.maximum(np.maximum(present[ATTENTION], present[MAMBA]), mlp)
+    widest: Floats = mlp if jobs.model.hybrid else present[ATTENTION] + mlp
+    return widest
+
+
+def _gathers_ahead(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
+    """Bytes of gathered inputs, two a layer, that communication holds for a host running ahead, shape (B, P).
+
+    The host waits for nothing but a receive, so that the first stage of a pipeline queues all its first forwards
+    but two; without a pipeline the launch queue is the limit. Where memory ends the allocator waits for them. Where
+    tensor parallelism and a pipeline cross nodes the published sweep shows none of it; why is not known.
+
+    **Source:** huggingface/nanotron@00708b8 parallel/tensor_parallel/functional.py, gathers with ``async_op``.
+    """
+    alone = (jobs.pp == 1)[:, None]
+    queued = np.where(alone, np.inf, np.maximum(stages.in_flight - 2, 0.0) * stages.layers * stages.first)
+    seen = (jobs.tp > 1) & ((jobs.pp == 1) | (jobs.tp <= jobs.cluster.gpus_per_node)) & jobs.sequence_parallel
+    layers = np.where(seen[:, None], np.minimum(queued, physics.gathers_ahead), 0.0)
+    gathered: Floats = 4.0 * jobs.model.hidden * tokens_per_rank(jobs)[:, None] * layers
+    return gathered
 
 
 def _logit_bytes(jobs: Jobs, physics: MemoryPhysics) -> Floats:
     """Bytes per token and vocabulary entry, shape (B,): the main logits at their peak and what MTP's have left."""
     peak = np.where(jobs.cross_entropy_fusion, physics.logit_bytes_fused, physics.logit_bytes)
     kept = np.where(jobs.cross_entropy_fusion, physics.logit_kept_bytes_fused, physics.logit_kept_bytes)
-    each: Floats = peak + jobs.model.mtp_layers * kept
+    stale = np.where(jobs.num_microbatches > 1, physics.logit_stale_bytes, 0.0)
+    each: Floats = peak + jobs.model.mtp_layers * kept + stale
     return each
 
 
-def _gradient_bytes(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
-    """Bytes per token of the gradients of one MLP's output and first GEMM, the widest pair, shape (B, P)."""
+def _gradient_bytes(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
+    """Bytes per token of the gradients of one part's output and first GEMM, the widest pair, shape (B, P)."""
     shape = jobs.model
     up, hidden = 2 if shape.gated_mlp else 1, 2.0 * shape.hidden
     dense = hidden / hidden_shards(jobs) + 2.0 * up * shape.ffn / jobs.tp
     copies = routed_copies(jobs, physics)
-    moe = copies * (hidden + 2.0 * up * shape.moe_ffn / jobs.etp)
-    return np.maximum((stages.dense > 0) * dense[:, None], (stages.moe > 0) * moe[:, None])
+    moe = copies * (2.0 * (shape.moe_latent or shape.hidden) + 2.0 * up * shape.moe_ffn / jobs.etp)
+    mamba = hidden / hidden_shards(jobs) + 4.0 * shape.mamba_heads * shape.mamba_head_dim / jobs.tp
+    widest = np.maximum((stages.parts[MLP] > 0) * dense[:, None], (stages.parts[MOE] > 0) * moe[:, None])
+    return np.maximum(widest, (stages.parts[MAMBA] > 0) * mamba[:, None])
 
 
-def _gathered_weights(jobs: Jobs, stages: _Stages) -> Floats:
+def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
     """ZeRO-3: the weights of this layer and the next, and this layer's unsharded gradient, shape (B, P)."""
-    count, tp = parameters(jobs.model), jobs.tp[:, None]
-    both = count.attention / tp + 2 * count.norm
-    routed = jobs.model.experts * count.expert / (jobs.ep * jobs.etp)[:, None]
-    dense = (stages.dense > 0) * (both + count.dense_mlp / tp)
-    moe = (stages.moe > 0) * (both + _moe_dense(count, tp) + routed)
-    each = np.where(jobs.zero_stage >= 3, 2 * _weight_bytes(jobs) + jobs.main_grad_bytes, 0.0)
-    gathered: Floats = each[:, None] * np.maximum(dense, moe)
+    if not np.any(jobs.zero_stage >= 3):
+        return np.zeros(stages.exists.shape)
+    count, tp = parameters(jobs.model), jobs.tp
+    routed = jobs.model.experts * count.expert / (jobs.ep * jobs.etp)
+    none = np.zeros(jobs.size)
+    weights = {
+        ATTENTION: count.attention / tp + 2 * count.norm,
+        MLP: count.dense_mlp / tp,
+        MOE: beside_experts(count, tp) + routed,
+        MAMBA: count.mamba / tp + none,
+    }
+    each = np.where(jobs.zero_stage >= 3, 2 * weight_bytes(jobs) + jobs.main_grad_bytes, 0.0)
+    gathered: Floats = each[:, None] * _widest_layer(jobs, stages, weights)
     return gathered
 
 
-def _graph_buffers(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Floats:
+def _graph_buffers(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """Static buffers of CUDA graphs that capture parts of layers, shape (B, P); a whole-iteration graph has none."""
     by_layer = (jobs.cuda_graph & ~np.int64(Graph.FULL_ITERATION)) > 0
     hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs) * tokens_per_rank(jobs)
@@ -258,7 +200,7 @@ def _graph_buffers(jobs: Jobs, stages: _Stages, physics: MemoryPhysics) -> Float
     return buffers
 
 
-def _placeholder_gradients(jobs: Jobs, stages: _Stages) -> Floats:
+def _placeholder_gradients(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """BF16 tensors returned to autograd in place of gradients already added to the FP32 buffer, shape (B, P).
 
     One per distinct weight shape, so one layer of each kind and one expert.
@@ -266,9 +208,10 @@ def _placeholder_gradients(jobs: Jobs, stages: _Stages) -> Floats:
     **Source:** Transformer Engine 2.x module/base.py ``get_dummy_wgrad``.
     """
     count, tp = parameters(jobs.model), jobs.tp[:, None]
-    dense = (stages.dense > 0) * count.dense_mlp / tp
-    moe = (stages.moe > 0) * (count.shared_experts / tp + count.expert / jobs.etp[:, None])
-    placeholders: Floats = 2.0 * (count.attention / tp + dense + moe)
+    dense = (stages.parts[MLP] > 0) * count.dense_mlp / tp
+    moe = (stages.parts[MOE] > 0) * (count.shared_experts / tp + count.expert / jobs.etp[:, None])
+    mixers = (stages.parts[ATTENTION] > 0) * count.attention / tp + (stages.parts[MAMBA] > 0) * count.mamba / tp
+    placeholders: Floats = physics.placeholder_gradients * 2.0 * (mixers + dense + moe)
     return placeholders
 
 

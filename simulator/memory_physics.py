@@ -1,49 +1,144 @@
-"""Constants of memory that no formula gives, each with its source."""
+"""Constants of memory that no formula gives, each with its source and how far it is known."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
+from simulator.constants import constant, priors
 from simulator.hardware import GIB
 
 
 @dataclass(frozen=True)
 class MemoryPhysics:
-    """Bytes, or shares between 0 and 1 unless said."""
+    """Bytes, or shares between 0 and 1 unless said; the values are those of Megatron-Core with Transformer Engine."""
 
-    # CUDA context, cuBLAS and cuDNN workspaces. Source: NVIDIA/Megatron-LM PR 6429, 64 H100 (DeepSeek-V3 cut to
-    # 14 layers): device use exceeds what the allocator reserved by 4.0-6.3 GiB, communicators included.
-    context_bytes: float = 2.5 * GIB
-    # One NCCL communicator. Source: ai-dynamo/aiconfigurator@095f58a systems/h100_sxm.yaml, 392 MiB at 4-8 GPUs.
-    communicator_bytes: float = 0.383 * GIB
-    # NVLink SHARP buffers of one process. Why: NCCL registers multicast buffers besides its ring buffers.
-    nvls_bytes: float = 0.5 * GIB
-    # DeepEP and HybridEP communication buffers. Source: deepseek-ai/DeepEP@dd758ca README, about 1 GiB in examples.
-    dispatcher_bytes: float = 1.0 * GIB
-    # Reserved but unallocated over allocated. Source: SimuMax@4dcaae5 divides by 0.94; the reserved and allocated
-    # memory of its own runs (docs/b200/b200_release_v1.2_summary.md) differ by 2.8-7.9 %.
-    reserve: float = 0.06
-    # The same with expandable segments. Why: unused segments are remapped instead of lying idle.
-    reserve_expandable: float = 0.02
-    # Added where tensor sizes change from step to step. Why: dropless routing leaves holes no later tensor fits.
-    reserve_dropless: float = 0.03
-    # Added where expert communication on side streams holds tensors back. Source: NVIDIA/Megatron-LM PR 6429, 64 H100
-    # (DeepSeek-V3 cut to 14 layers, full recompute): 4 % over allocated without the overlap, 13 % with it.
-    reserve_record_streams: float = 0.06
-    # Fullest rank's tokens over the mean with learned routing. Source: mlc-ai/pith-train PR 18, DualPipeV estimator.
-    routing_imbalance: float = 1.2
-    # Share of the experts' outputs kept for the backward pass: 0 where the router's probabilities weigh the
-    # activation inside the expert (Megatron-Core 0.12 and later), 1 where they weigh its output.
-    expert_output_kept: float = 0.0
-    # Bytes per logit alive at the peak: BF16 logits, FP32 copy and FP32 softmax; fused: BF16 logits and gradient.
-    logit_bytes: float = 10.0
-    logit_bytes_fused: float = 4.0
-    # Bytes per logit of an MTP layer that wait for the backward pass: FP32 softmax; fused: the BF16 gradient.
-    logit_kept_bytes: float = 4.0
-    logit_kept_bytes_fused: float = 2.0
-    # Static input and output of one captured layer, in hidden states. Source: Megatron-Core 0.14
-    # transformer/cuda_graphs.py copies both into buffers of its own.
-    graph_hidden_states: float = 2.0
+    # Outside the allocator
+    context_bytes: float = constant(
+        2.5 * GIB,
+        0.2,
+        "CUDA context, cuBLAS and cuDNN workspaces",
+        "NVIDIA/Megatron-LM PR 6429, 64 H100: device use exceeds the reserved memory by 4.0-6.3 GiB, communicators "
+        "included",
+    )
+    communicator_bytes: float = constant(
+        0.383 * GIB,
+        0.3,
+        "one NCCL communicator",
+        "ai-dynamo/aiconfigurator@095f58a systems/h100_sxm.yaml, 392 MiB at 4-8 GPUs",
+    )
+    nvls_bytes: float = constant(
+        0.5 * GIB, 0.3, "NVLink SHARP buffers of one process, beside NCCL's ring buffers", "prior"
+    )
+    dispatcher_bytes: float = constant(
+        1.0 * GIB, 0.3, "DeepEP or HybridEP buffers", "deepseek-ai/DeepEP@dd758ca README, about 1 GiB in examples"
+    )
+
+    # The allocator: reserved but unallocated over allocated
+    reserve: float = constant(
+        0.06,
+        0.3,
+        "segments that no tensor fills",
+        "SimuMax@4dcaae5 divides by 0.94; reserved and allocated memory of its own runs "
+        "(docs/b200/b200_release_v1.2_summary.md) differ by 2.8-7.9 %",
+    )
+    reserve_expandable: float = constant(
+        0.02, 0.5, "the same with expandable segments, which are remapped instead of lying idle", "prior"
+    )
+    reserve_dropless: float = constant(
+        0.03, 0.5, "added where dropless routing changes tensor sizes from step to step", "prior"
+    )
+    reserve_record_streams: float = constant(
+        0.06,
+        0.5,
+        "added where expert communication on side streams holds tensors back",
+        "NVIDIA/Megatron-LM PR 6429, 64 H100, full recompute: 4 % over allocated without the overlap, 13 % with it",
+    )
+
+    # Experts
+    routing_imbalance: float = constant(
+        1.2, 0.1, "fullest rank's tokens over the mean, learned routing", "mlc-ai/pith-train PR 18, DualPipeV estimator"
+    )
+    expert_output_kept: float = constant(
+        0.0,
+        0.0,
+        "share of the experts' outputs kept for the backward pass: 0 where the router's probabilities weigh the "
+        "activation inside the expert, 1 where they weigh its output",
+        "Megatron-Core 0.12 and later",
+    )
+
+    # Logits, bytes each
+    logit_bytes: float = constant(10.0, 0.1, "alive at the peak: BF16, FP32 copy and FP32 softmax", "arithmetic")
+    logit_bytes_fused: float = constant(4.0, 0.1, "the same, fused: BF16 and its gradient", "arithmetic")
+    logit_kept_bytes: float = constant(4.0, 0.0, "of an MTP layer until the backward pass: FP32 softmax", "arithmetic")
+    logit_kept_bytes_fused: float = constant(2.0, 0.0, "the same, fused: the BF16 gradient", "arithmetic")
+    logit_stale_bytes: float = constant(
+        0.0, 0.0, "of the micro-batch before, still held while the next one runs", "Megatron-Core frees them"
+    )
+
+    # What frameworks without fused modules keep besides
+    attention_copies: float = constant(
+        0.0,
+        0.0,
+        "copies of q, k, v and the attention output kept where positions and layout change out of place",
+        "none with Transformer Engine",
+    )
+    activation_inputs: float = constant(
+        0.0, 0.0, "share of the gate's activation kept beside its input and the product", "0: one fused kernel"
+    )
+    raw_gradient_bytes: float = constant(
+        0.0, 0.0, "per parameter, of gradients in the weights' format beside the gradient buffer", "0: added in place"
+    )
+    sharded_weight_bytes: float = constant(
+        2.0, 0.0, "of a weight where ZeRO-3 shards it, its FP32 copy apart", "BF16 beside FP32 main weights"
+    )
+    placeholder_gradients: float = constant(
+        1.0, 0.0, "share of the weight shapes with a placeholder gradient", "Transformer Engine 2.x module/base.py"
+    )
+    graph_hidden_states: float = constant(
+        2.0,
+        0.2,
+        "static input and output of one captured layer, in hidden states",
+        "Megatron-Core 0.14 transformer/cuda_graphs.py copies both into buffers of its own",
+    )
+    gathers_ahead: float = constant(
+        0.0,
+        0.0,
+        "layers by which the host may run ahead of the GPU, whose gathered inputs the communication stream still holds",
+        "0: Megatron-Core gathers into one global buffer",
+    )
+
+
+_NANOTRON = "huggingface/nanotron@03b83fc models/llama.py, @069c21c optim/gradient_accumulator.py; sizes fitted"
+_STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "nanotron": {
+            "attention_copies": 1.0,  # rotation out of place, keys and values concatenated, output transposed
+            "activation_inputs": 1.0,  # silu(gate) * up as two operations
+            "raw_gradient_bytes": 2.0,  # BF16 gradients of the whole backward pass are added up after it
+            "placeholder_gradients": 0.0,
+            "logit_bytes": 6.0,
+            "logit_stale_bytes": 4.0,  # the FP32 logits of the micro-batch before
+            "gathers_ahead": 25.0,  # a launch queue of 1,024 kernels holds about so many layers
+            "reserve": 0.0,  # the sizes above were fitted to what is taken for reserved memory
+            "context_bytes": 0.8 * GIB,  # no Transformer Engine; runs with 77.1 of 79.1 GiB reserved survive
+        },
+    }
+)
+"""What a stack does otherwise than Megatron-Core, by constant."""
+
+
+def memory_physics_of(stack: str) -> MemoryPhysics:
+    """The constants of a stack (`simulator.stacks`); Megatron-Core's for one that has none of its own."""
+    return replace(MemoryPhysics(), **_STACKS.get(stack, {}))
 
 
 DEFAULT_MEMORY_PHYSICS = MemoryPhysics()
+
+MEMORY_PRIORS = priors(MemoryPhysics)
+
+MEMORY_SPREAD: Mapping[str, float] = MappingProxyType(
+    {name: prior.sd for name, prior in MEMORY_PRIORS.items() if prior.sd > 0}
+)
+"""Relative standard deviation with which a world draws a field."""

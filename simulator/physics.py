@@ -23,7 +23,7 @@ from importlib.resources import files
 from typing import Any
 
 from simulator.constants import constant, priors
-from simulator.memory_physics import MemoryPhysics
+from simulator.memory_physics import MemoryPhysics, memory_physics_of
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,15 @@ class Physics:
     )
     gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
     attention_speed: float = constant(0.90, 0.08, "the same clocks, over the table of attention", "prior")
+    fp8_attention: float = constant(1.3, 0.10, "speed of FP8 attention over BF16", "prior")
     attention_backward: float = constant(
         0.80, 0.06, "backward over forward efficiency", "MCORE (422/553, 523/638 TFLOP/s)"
+    )
+    portable_attention: float = constant(
+        0.53,
+        0.10,
+        "from Hopper on, speed of attention written for Ampere over a kernel of the generation",
+        "arXiv 2407.08608, flash-attention 2 reaches 35 % of an H100, version 3 up to 75 %",
     )
     memory_eff: float = constant(0.80, 0.10, "of the HBM rate, fused memory-bound operations", "AIC H100")
     memory_latency_s: float = constant(3e-6, 0.20, "fixed part of one memory-bound kernel", "AIC H100")
@@ -75,7 +82,10 @@ class Physics:
         6e-6, 0.30, "further floor for each node of a ring, each doubling of nodes of a tree", "prior"
     )
     efa_hop_latency_s: float = constant(
-        450e-6, 0.30, "the same over EFA", "Ultra-Scale Playbook, TP 16 and 32 at micro-batch 1"
+        120e-6,
+        0.30,
+        "the same over EFA",
+        "MLE p6-b200, 379 us for 1 MiB over four nodes; a P5's of early 2025 take four times that",
     )
     check_s: float = constant(
         260e-6,
@@ -84,7 +94,7 @@ class Physics:
         "Ultra-Scale Playbook, layouts with a pipeline: 2.6 ms a layer and rank at TP 4 to 32 whatever the batch",
     )
     handshake_s: float = constant(
-        3e-3, 0.30, "before a pipeline transfer whose shape is agreed on first", "Ultra-Scale Playbook, PP 8"
+        0.3e-3, 0.50, "before a pipeline transfer whose shape is agreed on first", "Ultra-Scale Playbook, PP 8"
     )
     ramp: float = constant(1.0, 0.30, "square-root terms of transfers inside a domain over the table's", "AIC")
     network_ramp_s: float = constant(
@@ -154,7 +164,7 @@ def physics_of(stack: str = "megatron", version: str = "") -> Physics:
         values[name] = values.get(name, getattr(Physics, name)) * factor
     pace, _ = known["versions"].get(version, (1.0, 0.0))
     values["pace"] = values.get("pace", 1.0) * pace
-    return replace(Physics(), **values)
+    return replace(Physics(), memory=memory_physics_of(stack), **values)
 
 
 DEFAULT_PHYSICS = physics_of()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from simulator.job import Graph, Recompute
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -21,6 +23,8 @@ class Stack:
         interconnect: network of the cluster its published measurements come from.
         defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
         pipelined, sharded: further ones, with a pipeline and with a sharded optimizer.
+        memory_statistic: what it prints as peak memory where a table does not say.
+        prints_first_rank: the peak it prints is that of the first rank, not of the fullest.
     """
 
     name: str
@@ -28,6 +32,8 @@ class Stack:
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     pipelined: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     sharded: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    memory_statistic: str = "allocated"
+    prints_first_rank: bool = False
 
     def columns(self, pp: int, zero_stage: int) -> dict[str, Any]:
         """What a run with these sizes has where it does not say."""
@@ -36,16 +42,35 @@ class Stack:
 
 
 def _stack(name: str, **defaults: Any) -> Stack:
-    return Stack(name, defaults=MappingProxyType(defaults))
+    own = {key: defaults.pop(key) for key in ("memory_statistic", "prints_first_rank") if key in defaults}
+    return Stack(name, defaults=MappingProxyType(defaults), **own)
 
 
 MEGATRON = _stack("megatron")
+# Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, Transformer Engine's
+# cross-entropy, fused router, TP communication in user buffers (dense models), manual garbage collection, NUMA binding.
+_BRIDGE = _stack(
+    "megatron-bridge", grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
+    router_fusion=True, tp_comm_overlap=True, host_tuned=2,
+)  # fmt: skip
 _EAGER = {"sequence_parallel": False}
+_PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 _STACKS = (
     MEGATRON,
+    _BRIDGE,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
-    _stack("megatron-2022", fused_attention=False, zero_stage=0),
-    _stack("megatron-deepspeed", fused_attention=False, zero_stage=0, **_EAGER),
+    _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
+    # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+    _stack(
+        "megatron-deepspeed",
+        fused_attention=False,
+        zero_stage=0,
+        partitioned_sends=True,
+        overlap_grad_reduce=False,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        **_EAGER,
+    ),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     # The playbook's sweep ran on AWS P5. Its layouts with a pipeline were measured again with a later state of the
     # code (huggingface/nanotron@0e0a27e scripts/scaling_benchmarks.py), and only they pay for every collective. With
@@ -53,18 +78,32 @@ _STACKS = (
     Stack(
         "nanotron",
         interconnect="efa",
-        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 800_000_000}),
+        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 800_000_000, **_PORTABLE}),
         pipelined=MappingProxyType({"checked_collectives": True}),
         sharded=MappingProxyType({"overlap_grad_reduce": False, "overlap_param_gather": False}),
+        memory_statistic="reserved",
+        prints_first_rank=True,
     ),
-    _stack("llm-foundry", zero_stage=3),
-    _stack("torchtitan", zero_stage=3),
-    _stack("maxtext", zero_stage=3),
-    _stack("internevo", **_EAGER),
+    _stack("llm-foundry", zero_stage=3, **_PORTABLE),
+    _stack("torchtitan", zero_stage=3, **_PORTABLE),
+    # XLA compiles the whole step and, by its models' default, recomputes every layer.
+    _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
+    _stack("nemo", tp_comm_overlap=True),
+    # InternEvo's ZeRO keeps and reduces BF16 gradients under the backward pass, and broadcasts parameters after it
+    # (InternLM/InternEvo@c628a8c configs/7B_sft.py: overlap_sync_grad, not overlap_sync_param, buckets of 512 MiB).
+    _stack(
+        "internevo",
+        overlap_param_gather=False,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        bucket_bytes=2**29,
+        **_EAGER,
+    ),
 )
 _BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
 _FRAMEWORKS = MappingProxyType(
     {
+        "Megatron-Bridge": "megatron-bridge",
         "Megatron-DeepSpeed": "megatron-deepspeed",
         "DeepSpeed": "deepspeed",
         "DeepSpeed-ZeRO2": "deepspeed",
@@ -76,6 +115,7 @@ _FRAMEWORKS = MappingProxyType(
         "MaxText": "maxtext",
         "PaxML": "maxtext",
         "InternEvo": "internevo",
+        "NeMo": "nemo",
     }
 )
 

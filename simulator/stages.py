@@ -19,8 +19,9 @@ from simulator.compute import (
     recomputed_share,
     sharded_tokens,
 )
-from simulator.job import Jobs, Offload, Recompute, has, tokens_per_rank
+from simulator.job import Jobs, Offload, Recompute, Schedule, has, tokens_per_rank
 from simulator.physics import Physics
+from simulator.pipeline import held_by_rank
 from simulator.placement import layer_parts
 
 Floats = NDArray[np.float64]
@@ -45,6 +46,7 @@ class StageTimes:
         tp, ep, cp: communication that nothing hides.
         host: gaps while the host launches, synchronises or moves offloaded activations.
         forward, backward: the same total split by pass, for what may hide beneath.
+        weight_gradients: the part of ``backward`` that no other stage waits for.
         weights, expert_weights: parameters a rank of the stage holds.
         gemm_eff: rate of the matrix products over the peak of their format, shape (B,).
     """
@@ -56,6 +58,7 @@ class StageTimes:
     host: Floats
     forward: Floats
     backward: Floats
+    weight_gradients: Floats
     weights: Floats
     expert_weights: Floats
     gemm_eff: Floats
@@ -101,16 +104,19 @@ class _PartCost:
 def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     """Per-stage costs of one micro-batch, seconds, shape (B, P).
 
+    A rank of DualPipe holds two stages and sees half of the micro-batches in each: the average of both.
+
     Raises:
         ValueError: a job's number format is not supported by its accelerator.
     """
     parts, counts = part_times(jobs, physics), part_counts(jobs)
     costs = _costs(jobs, physics, parts)
     names = list(costs)
-    held = np.stack([counts[n] for n in names], axis=-1)  # (B, P, parts)
+    held = np.stack([held_by_rank(jobs, counts[n]) for n in names], axis=-1)  # (B, P, parts)
+    crossed = held * np.where(jobs.schedule == Schedule.DUALPIPE, 0.5, 1.0)[:, None, None]
 
-    def spread(columns: list[Floats]) -> Floats:
-        summed: Floats = np.einsum("bpk,bk->bp", held, np.stack(columns, axis=-1))
+    def spread(columns: list[Floats], count: Floats = crossed) -> Floats:
+        summed: Floats = np.einsum("bpk,bk->bp", count, np.stack(columns, axis=-1))
         return summed
 
     def both(field: str) -> tuple[Floats, Floats]:
@@ -131,8 +137,9 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
         host=host[0] + host[1],
         forward=busy[0] + host[0],
         backward=busy[1] + host[1],
-        weights=spread([parts[n].weights for n in names]),
-        expert_weights=spread([parts[n].expert_weights for n in names]),
+        weight_gradients=spread([parts[n].wgrad for n in names]),
+        weights=spread([parts[n].weights for n in names], held),
+        expert_weights=spread([parts[n].expert_weights for n in names], held),
         gemm_eff=ideal / gemm,
     )
 
@@ -191,9 +198,10 @@ def _exposed_tensor(
     ordered = (jobs.max_connections == 1) | (jobs.cluster.accelerator.arch_major >= 10)
     covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5)
     shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
-    forward = blocks * shown * tensor[0]
-    left = np.where(jobs.sequence_parallel, 1 + 2 * (1 - covered), 1 - covered / 2)
-    return forward, blocks * shown * left * tensor[1] + replayed * forward
+    gather, reduction = tensor
+    forward = blocks * shown * (gather + reduction)
+    left = np.where(jobs.sequence_parallel, 1 - covered, 1 - covered / 2)
+    return forward, blocks * shown * ((2 - covered) * gather + left * reduction) + replayed * forward
 
 
 def _exposed_dispatch(

@@ -17,7 +17,7 @@ from simulator.job import Jobs
 from simulator.memory import MemoryEstimate, peak_memory
 from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens_per_s_per_gpu
 from simulator.physics import DEFAULT_PHYSICS, Physics
-from simulator.pipeline import exposed_sends, pipeline_seconds
+from simulator.pipeline import Passes, pipeline_times
 from simulator.stages import StageTimes, stage_times
 
 Floats = NDArray[np.float64]
@@ -71,8 +71,7 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
         physics: constants; the default is the engineer's cost model.
 
     Raises:
-        ValueError: a job's number format is not supported by its accelerator; or a hybrid (Mamba) model, whose
-            memory is not modelled.
+        ValueError: a job's number format is not supported by its accelerator.
 
     **Source:** the parts have theirs; the maximum of n Gaussian node speeds is sqrt(2 ln n) spreads above the mean.
     """
@@ -103,8 +102,8 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     total = stages.total
     rows, slowest = np.arange(jobs.size), total.argmax(axis=1)
     count = jobs.num_microbatches
-    work = pipeline_seconds(total, count, jobs.vpp)
-    sends = exposed_sends(count, jobs.pp, jobs.vpp, jobs.overlap_p2p)
+    passes = Passes(stages.forward, stages.backward, stages.weight_gradients)
+    work, sends = pipeline_times(jobs, passes, send_seconds(jobs, physics))
     busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
     shared = data_parallel(jobs, physics, stages)
     fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
@@ -115,9 +114,9 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
         "exposed_tp": busy["tp"],
         "exposed_ep": busy["ep"],
         "exposed_cp": busy["cp"],
-        "exposed_pp": sends * send_seconds(jobs, physics),
+        "exposed_pp": sends,
         "exposed_dp": shared.exposed,
-        "bubble": work - count * total.max(axis=1),
+        "bubble": np.maximum(work - count * total.max(axis=1), 0.0),  # not below by rounding
         "optimizer": optimizer_seconds(jobs, physics, stages) + norm,
         "host": busy["host"] + fixed,
     }

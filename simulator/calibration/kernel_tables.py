@@ -55,10 +55,8 @@ class Form(Generic[F]):
 
 
 class _GroupedCall(NamedTuple):
-    """Constants of a whole expert layer's call: those of its products, and what goes on around them."""
+    """Constants of a whole expert layer's call: what its products lose, and what goes on around them."""
 
-    eta: float
-    k0: float
     rows: float
     eta_m: float
     passes: float
@@ -74,9 +72,9 @@ _GEMM = Form(
 _WITHOUT_CAST = Form(GemmFit, *(fit._replace(eta_cast=1.0) for fit in (_GEMM.start, _GEMM.low, _GEMM.high)))
 _GROUPED = Form(
     _GroupedCall,
-    _GroupedCall(0.8, 300, 50, 0.8, 1.5, 20.0),
-    _GroupedCall(0.1, 0, 0, 0.2, 0, 1),
-    _GroupedCall(1, 3000, 500, 1.5, 8, 200),
+    _GroupedCall(50, 0.8, 1.5, 20.0),
+    _GroupedCall(0, 0.2, 0, 1),
+    _GroupedCall(500, 1.5, 8, 200),
 )
 _ATTENTION = Form(
     AttentionFit,
@@ -135,9 +133,15 @@ def _merged(present: Table[F], fitted: Found[F]) -> Table[F]:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """One table; a missing file or library is reported in a sentence."""
-    import pandas as pd
+    """One table.
 
+    Raises:
+        ValueError: the file, or the library that reads it, is missing.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ValueError("kernel tables need pandas and pyarrow: pip install 'attune-lab[calibration]'") from error
     if not path.is_file():
         raise ValueError(f"{path} does not exist: the directory must hold {', '.join(f'{n}.parquet' for n in FILES)}")
     return pd.read_parquet(path)
@@ -222,7 +226,11 @@ def _gemm(chip: Accelerator, number_format: str, rows: pd.DataFrame) -> Entry[Ge
 
 
 def _fit_grouped(rows: pd.DataFrame, dense: Table[GemmFit]) -> Found[GemmFit]:
-    """Both products of balanced experts; cast, waves and fixed part are those of a single product."""
+    """Both products of balanced experts.
+
+    Training multiplies expert by expert (Transformer Engine's GroupedLinear on cuBLAS), serving in one kernel of its
+    own. So only what grouping costs is taken from here: rows lost per expert and the rate at which weights are read.
+    """
     enough = (rows.tokens >= 256) & (rows.tokens * rows.top_k / rows.experts >= 16)
     chosen = rows[enough & (rows.backend == "trtllm") & (rows.distribution == "balanced")]
     found = {}
@@ -244,14 +252,13 @@ def _grouped(chip: Accelerator, number_format: str, single: GemmFit, rows: pd.Da
     uncounted = {"seconds_per_cast": np.zeros(1), "tau_s": np.zeros(1)}  # in passes and fixed part
 
     def predict(fit: _GroupedCall) -> Floats:
-        gemm = single._replace(eta=fit.eta, k0=fit.k0, rows=fit.rows, eta_m=fit.eta_m)
-        rates = replace(fitted_rates(gemm, chip, number_format), **uncounted)
+        rates = replace(fitted_rates(single._replace(rows=fit.rows, eta_m=fit.eta_m), chip, number_format), **uncounted)
         products = gemm_seconds(rates, copies, 2 * width, hidden, groups=local)
         products = products + gemm_seconds(rates, copies, hidden, width, groups=local)
         return products + fit.passes * passing + fit.fixed_us * 1e-6
 
     call = _fitted(_GROUPED, predict, rows)
-    gemm = single._replace(eta=call.fit.eta, k0=call.fit.k0, rows=call.fit.rows, eta_m=call.fit.eta_m)
+    gemm = single._replace(rows=call.fit.rows, eta_m=call.fit.eta_m)
     return Entry(gemm, call.source, call.shapes, call.error_pct)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.calibration.cells import Unsupported, choice, flag, number, whole
+from simulator.calibration.cells import choice, flag, number, whole
 from simulator.job import GRAPH_PARTS, Dispatcher, Graph, Offload, Schedule
 
 _ALIASES = {
@@ -36,6 +36,8 @@ _FLAGS = {
     "torch_compile": "compiled",
     "expandable_segments": "expandable_segments",
     "fp8_param_gather": "fp8_param_gather",
+    "fp8_dpa": "fp8_attention",
+    "cutedsl_fused_grouped_mlp": "fused_experts",
 }
 _DISPATCHERS = {
     "allgather": Dispatcher.ALLGATHER,
@@ -67,6 +69,12 @@ _OFFLOADS = {
     "fused_group_mlp": Offload.EXPERT_FC1 | Offload.MOE_ACT,
     "fine-grained": Offload.EXPERT_FC1 | Offload.MOE_ACT,  # the source names no modules; these are its recipes'
 }
+_ADAPTERS = frozenset({"lora", "peft", "dora"})
+_PACKED_SAMPLE = 250
+"""Tokens of a sample that fine-tuning benchmarks pack into full sequences.
+
+**Source:** prior for SQuAD, which NeMo's and Megatron-Bridge's fine-tuning recipes use.
+"""
 _GRAPHED = frozenset({"transformer_engine", "local"})
 _FOLDED = {"MCore": False, "TP+EP+DP": False, "FSDP+EP": False, "MCore+Folding": True}
 """Whether expert ranks may lie across the tensor-parallel ones (arXiv 2504.14960)."""
@@ -96,8 +104,7 @@ def levers(knobs: Mapping[str, str]) -> dict[str, Any]:
         InvalidCell: a knob that cannot be read.
         Unsupported: a knob whose value the simulator does not price.
     """
-    if knobs.get("task", "").lower() in ("lora", "peft", "dora"):
-        raise Unsupported("LoRA: frozen weights, which need neither weight gradients nor optimizer, are not simulated")
+    task = knobs.get("task", "").lower()
     found: dict[str, Any] = {
         column: flag(knobs, knob, False) for knob, column in _FLAGS.items() if knobs.get(knob, "") != ""
     }
@@ -113,6 +120,10 @@ def levers(knobs: Mapping[str, str]) -> dict[str, Any]:
         found["offload"] = _bits(_OFFLOADS, knobs["activation_offload"], "activation_offload")
     if knobs.get("mp_mode") == "PURE":
         found["grad_reduce_fp32"] = False
+    if task in _ADAPTERS:
+        found["frozen"] = True
+    if task in _ADAPTERS or task == "sft":
+        found["sample_len"] = _PACKED_SAMPLE
     return found | _dispatcher(knobs) | _graph(knobs)
 
 
@@ -146,11 +157,11 @@ def _dispatcher(knobs: Mapping[str, str]) -> dict[str, Dispatcher]:
 
 
 def _graph(knobs: Mapping[str, str]) -> dict[str, int]:
-    """Captured parts; a scope that is not named is the whole layer, parts that exist only in hybrids count there."""
+    """Captured parts; a scope that is not named is the whole layer."""
     kind = knobs.get("cuda_graph", "")
     if kind == "full_iteration":
         return {"cuda_graph": int(Graph.FULL_ITERATION)}
     if kind not in _GRAPHED:
         return {"cuda_graph": int(Graph.NONE)} if kind == "none" else {}
     parts = knobs.get("cuda_graph_scope", "full").split("+")
-    return {"cuda_graph": _bits({"mamba": 0, **GRAPH_PARTS}, "+".join(parts), "cuda_graph_scope")}
+    return {"cuda_graph": _bits(GRAPH_PARTS, "+".join(parts), "cuda_graph_scope")}

@@ -72,10 +72,14 @@ _RECOMPUTE_WORDS = {
     "norm": Recompute.LAYERNORM,
     "act": Recompute.MOE_ACT,
     "shared_expert": Recompute.SHARED_EXPERTS,
-    "per_op": Recompute.LAYERNORM | Recompute.CORE_ATTN,
-    "per_op_sac": Recompute.LAYERNORM | Recompute.CORE_ATTN,
 }
 """Megatron's module names, and the words other frameworks' pages use."""
+_HALF = frozenset({"every_other_layer", "per_op", "per_op_sac"})
+"""torchtitan's modes: every other layer; or, in every layer, all but attention and every other matrix product, which
+costs and keeps as much (pytorch/torchtitan@b5bcd76 docs/performance.md: 1,914 and 1,904 of 2,162 tokens/s)."""
+_UNSAID_RECOMPUTE = {"torchtitan": "selective:per_op"}
+"""What a stack recomputes by default, where that is not nothing (torchtitan: ``activation_checkpoint.mode``)."""
+_FILLED = 4  # micro-batches a stage of a pipeline whose batch is not published; with one, nobody would run it
 _UNNAMED_ACCELERATORS = {"Blackwell (184 GiB class, not named)": "GB200-NVL72"}
 """Parts that a source does not name: four in a host with 184 GiB each are those of a GB200 tray."""
 _NETWORK = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)Gb(?:ps|/s)?(\w*)")
@@ -111,7 +115,9 @@ def parse_point(row: Mapping[str, str]) -> Point:
     stack = stack_of(framework, release)
     cluster = replace(_cluster(cells, knobs), interconnect=stack.interconnect)
     columns = _columns(cells, knobs, shape, cluster, stack)
-    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, cells.get("mem_statistic", ""))
+    printed = cells.get("mem_statistic", "")
+    statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
+    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, statistic)
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
@@ -159,7 +165,11 @@ def _columns(
     _check_grid(layout, shape, cluster)
     dp = cluster.n_gpus // (layout["tp"] * layout["pp"] * layout["cp"])
     layout |= _batch(cells, knobs, layout["pp"], dp)
-    recompute, recompute_layers = _recompute(cells.get("recompute", ""), knobs, layout, shape)
+    asked = cells.get("recompute", "")
+    asked = _UNSAID_RECOMPUTE.get(stack.name, "") if asked in ("", "unknown") else asked
+    recompute, recompute_layers = (
+        _recompute(asked, knobs, layout, shape) if asked else (Recompute(default["recompute"]), 0)
+    )
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
     zero_stage = whole(cells, "zero_stage", _zero_stage(knobs, default["zero_stage"]))
     return {
@@ -172,7 +182,10 @@ def _columns(
         "zero_stage": zero_stage,
         "optimizer_instances": _instances(knobs, dp * layout["cp"]),
         "sequence_parallel": flag(cells, "sequence_parallel", scattered) and layout["tp"] > 1,
-        "force_balance": cells.get("routing", "") in ("forced_balance", "token_drop"),
+        # Published speed runs force even routing; a row that does not says so.
+        "force_balance": cells.get("routing", "") != "natural",
+        # User buffers overlap the linear layers of dense models only.
+        "tp_comm_overlap": default["tp_comm_overlap"] and not shape.experts,
         "capacity_factor": _capacity(cells, knobs),
         **levers(knobs),
     }
@@ -213,7 +226,8 @@ def _batch(cells: Mapping[str, str], knobs: Mapping[str, str], pp: int, dp: int)
     """Sequences per micro-batch and step. One rank's batch is one micro-batch unless a pipeline splits it."""
     local = positive(knobs, "local_batch_size_per_dp", 1)
     mbs = positive(cells, "mbs", local if pp == 1 else 1)
-    accumulation = positive(knobs, "num_microbatches", max(local // mbs, 1))
+    filled = local // mbs if "local_batch_size_per_dp" in knobs else _FILLED * pp if pp > 1 else 1
+    accumulation = positive(knobs, "num_microbatches", filled)
     gbs = whole(cells, "gbs", mbs * dp * accumulation)
     if gbs == 0 or gbs % (mbs * dp):
         raise Unsupported(f"gbs {gbs} is no multiple of mbs x dp = {mbs * dp}: no whole micro-batches on a rank")
@@ -251,7 +265,7 @@ def _recompute(
         return Recompute.FULL, layers
     if kind != "selective":
         return Recompute.NONE, 0
-    if modules == "every_other_layer":
+    if modules in _HALF:
         return Recompute.FULL, max(shape.layers // layout["pp"] // layout["vpp"] // 2, 1)
     bits = Recompute.NONE
     for module in filter(None, (modules or "core_attn").split("+")):

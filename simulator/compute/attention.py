@@ -13,6 +13,7 @@ from simulator.kernels import AttentionShape, GemmRates, attention_fit, attentio
 from simulator.models import layer_flops
 from simulator.physics import Physics
 
+_HOPPER = 9  # compute capability from which matrix instructions are asynchronous and kernels written anew
 _SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
 
 
@@ -51,10 +52,14 @@ def _attention_kernel(tally: Tally, seen: AttentionShape) -> None:
     jobs, shape = tally.jobs, tally.jobs.model
     replayed = has(jobs.recompute, Recompute.CORE_ATTN)
     seq = jobs.seq_len.astype(np.float64)
-    flops = seen.queries / jobs.tp * layer_flops(shape, seq)["core_attention"]
+    attended = np.where(jobs.sample_len > 0, np.minimum(jobs.sample_len, seq), seq)
+    flops = seen.queries / jobs.tp * layer_flops(shape, attended)["core_attention"]
     flops = flops * np.where(jobs.fused_attention, 1.0, 2.0)
-    chip, speed = jobs.cluster.accelerator, tally.physics.attention_speed
+    chip = jobs.cluster.accelerator
+    dated = jobs.portable_attention & (chip.arch_major >= _HOPPER)
+    speed = tally.physics.attention_speed * np.where(dated, tally.physics.portable_attention, 1.0)
     fit = attention_fit(chip, "mla" if shape.attention == "mla" else "gqa")
+    speed = speed * np.where(jobs.fp8_attention, tally.physics.fp8_attention, 1.0)
     tally.attention(attention_seconds(fit, chip, seen, flops, speed=speed), replayed=replayed)
     scores = np.where(jobs.fused_attention, 0.0, 8.0 * seen.queries * seen.heads * seq)
     tally.memory(scores, kernels=0, fused=False, replayed=replayed)

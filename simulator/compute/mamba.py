@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.compute.tally import PartTime, Tally, sharded_tokens
-from simulator.job import Jobs, tokens_per_rank
+from simulator.job import Graph, Jobs, has, tokens_per_rank
 from simulator.kernels import GemmRates
 from simulator.physics import Physics
 
@@ -23,5 +23,5 @@ def mamba_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     tally.gemm(rates, rows, 2 * inner + state + shape.mamba_heads / jobs.tp, h)
     tally.memory(24 * (inner + state) * rows, kernels=6)
     tally.gemm(rates, rows, h, inner)
-    tally.launches(18.0, False)
+    tally.launches(18.0, has(jobs.cuda_graph, Graph.MAMBA))
     return tally.done()

@@ -86,5 +86,6 @@ def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -
     dense, expert = (replace(one, tau_s=one.tau_s * fixed) for one in (rates, grouped))
     tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)
     activation = whole | has(jobs.recompute, Recompute.MOE_ACT)
-    tally.memory(2 * (fan + 1) * ffn * copies, replayed=activation)
+    apart = np.where(jobs.fused_experts, 0.0, 1.0)
+    tally.memory(2 * (fan + 1) * ffn * copies * apart, kernels=apart, replayed=activation)
     tally.gemm(dense, copies, width, ffn, groups=local_experts, expert=expert, replayed=whole)

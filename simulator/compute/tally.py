@@ -96,7 +96,7 @@ class Tally:
         """
         product = expert or rates
         forward = gemm_seconds(product, rows, n, k, groups=groups)
-        wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups)
+        wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups) * ~self.jobs.frozen
         backward = gemm_seconds(product, rows, k, n, groups=groups) + wgrad
         self._add(forward, backward, replayed)
         self.sums["wgrad"] += wgrad
@@ -105,7 +105,7 @@ class Tally:
         self.sums["expert_weights" if expert else "weights"] += groups * n * k
 
     def memory(
-        self, traffic: Floats, *, kernels: float = 1.0, fused: bool = True, replayed: Bools | bool = False
+        self, traffic: Floats, *, kernels: Floats | float = 1.0, fused: bool = True, replayed: Bools | bool = False
     ) -> None:
         """Memory-bound operations; ``fused`` ones move more bytes when the stack's fusions are off."""
         moved = traffic * self.fusion if fused else traffic

@@ -1,11 +1,16 @@
 """`predict_file`: every row answered, none raised, measured columns unseen."""
 
 import csv
+from importlib.resources import files
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from attune_lab.contracts import UserError
 from attune_lab.predict import PREDICTED_COLUMNS, predict_file, predict_rows
+from simulator.calibration.measurements import load_measurements
+from simulator.calibration.points import MEASURED_COLUMNS
 
 HEADER = "id,model,accelerator,n_gpus,seq_len,gbs,mbs,tp,pp,recompute,mem_statistic,step_time_s"
 GOOD = "a,llama-3-8b,H100-SXM5-80GB,8,8192,128,1,1,1,full,reserved,99"
@@ -43,7 +48,7 @@ def test_reserved_memory_is_more_than_allocated():
 
 def test_a_batch_predicts_what_its_rows_predict_alone():
     rows = [dict(zip(HEADER.split(","), GOOD.split(","), strict=True)) for _ in range(3)]
-    rows[1]["tp"], rows[2]["recompute"] = "2", "none"
+    rows[1]["tp"], rows[1]["pp"], rows[2]["recompute"] = "2", "4", "none"
     together = predict_rows(rows)
     assert together == [predict_rows([row])[0] for row in rows]
 
@@ -78,3 +83,29 @@ def test_files_that_are_no_points_are_refused_in_one_sentence(tmp_path, content,
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"nowhere\.csv does not exist"):
         predict_file(tmp_path / "nowhere.csv", tmp_path / "out.csv")
+
+
+SAMPLE = load_measurements()[::100]
+UNTOUCHED = predict_rows(SAMPLE)
+ANY_CELL = st.one_of(st.text(max_size=12), st.sampled_from(["0", "-1", "1e9", "nan", "2", "8", "full", "selective:x"]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(SAMPLE), st.dictionaries(st.sampled_from(sorted(SAMPLE[0])), ANY_CELL, max_size=4))
+def test_no_text_in_any_cell_stops_a_prediction(row, edits):
+    (predicted,) = predict_rows([{**row, **edits}])
+    assert predicted["pred_status"] in ("ok", "oom", "invalid", "unsupported")
+    assert predicted["pred_reason"] or predicted["pred_status"] == "ok"
+
+
+@given(st.dictionaries(st.sampled_from(sorted(MEASURED_COLUMNS)), ANY_CELL))
+@settings(deadline=None, max_examples=10)
+def test_no_measured_column_moves_a_prediction_of_the_data_set(answers):
+    assert predict_rows([{**row, **answers} for row in SAMPLE]) == UNTOUCHED
+
+
+def test_the_data_set_is_a_file_of_points(tmp_path):
+    path = files("simulator").joinpath("data", "measurements.csv")
+    counts = predict_file(path, tmp_path / "out.csv")
+    assert sum(counts.values()) == len(load_measurements())
+    assert "invalid" not in counts

@@ -15,10 +15,11 @@ from simulator.collectives import (
     gather_seconds,
     ring_attention_seconds,
     send_seconds,
+    tensor_group,
     tensor_seconds,
 )
 from simulator.hardware import parse_cluster
-from simulator.job import Dispatcher, make_jobs
+from simulator.job import Dispatcher, Precision, make_jobs
 from simulator.models import model
 from simulator.physics import DEFAULT_PHYSICS
 
@@ -70,11 +71,35 @@ def test_more_bytes_take_longer(small, factor, size):
     assert times[1] >= times[0] > 0
 
 
+@given(nodes=st.integers(2, 64))
+def test_a_ring_passes_every_node_and_a_tree_doubles_its_reach(nodes):
+    cluster = parse_cluster(f"{8 * nodes}xH100-SXM5-80GB")
+    across, inside = group(8 * nodes, 1, cluster), group(8, 1, cluster)
+    nothing, hop = np.zeros(1), DEFAULT_PHYSICS.hop_latency_s
+    ring = [gather_seconds(g, DEFAULT_PHYSICS, nothing)[0] for g in (across, inside)]
+    tree = [all_reduce_seconds(g, DEFAULT_PHYSICS, nothing, np.array([False]))[0] for g in (across, inside)]
+    assert ring[0] - ring[1] == pytest.approx(nodes * hop)
+    assert tree[0] - tree[1] == pytest.approx(np.log2(nodes) * hop)
+
+
+def test_agreeing_on_a_shape_is_paid_with_every_send():
+    jobs = deepseek(pp=4, p2p_handshake=[False, True])
+    plain, agreed = send_seconds(jobs, DEFAULT_PHYSICS)
+    assert agreed - plain == pytest.approx(DEFAULT_PHYSICS.handshake_s)
+
+
 def test_a_group_of_one_is_free():
     jobs = deepseek(tp=1, ep=1, cp=1, pp=1)
     assert sum(tensor_seconds(jobs, DEFAULT_PHYSICS)) == 0
     for seconds in (dispatch_seconds, ring_attention_seconds, send_seconds):
         assert seconds(jobs, DEFAULT_PHYSICS) == 0
+
+
+def test_tensor_parallel_inputs_are_gathered_in_the_format_of_the_gemm():
+    """A long gather of FP8 takes half the time of BF16; sums of activations stay in BF16."""
+    plain, narrow = (tensor_seconds(deepseek(tp=8, mbs=64, precision=p), DEFAULT_PHYSICS) for p in (0, Precision.MXFP8))
+    assert narrow[0] == pytest.approx(plain[0] / 2, rel=0.05)
+    assert narrow[1] == plain[1]
 
 
 @given(targets=st.sampled_from([1, 2, 4, 8, 16]), top_k=st.integers(1, 8))
@@ -138,3 +163,21 @@ def test_sends_are_paced_by_the_boundary_that_leaves_the_node():
         make_jobs(shape, two_nodes, **columns, tp=2, sequence_parallel=[False, True]), DEFAULT_PHYSICS
     )
     assert whole > 1.5 * split
+
+
+@given(tp=st.sampled_from([1, 2, 4, 8]), mbs=st.integers(1, 32))
+def test_parted_sends_cost_a_part_over_the_network_and_a_gather_inside(tp, mbs):
+    """A quarter of the payload each and one gather over NVLink; with sequence parallelism nothing is left to part."""
+    cluster, shape = parse_cluster("64xA100-SXM4-80GB"), model("llama-3-8b")
+    columns = {"gbs": 64 * mbs, "mbs": mbs, "seq_len": 2048, "pp": 4, "tp": tp}
+
+    def send(**more):
+        return float(send_seconds(make_jobs(shape, cluster, **columns, **more), DEFAULT_PHYSICS)[0])
+
+    whole, parted = (send(sequence_parallel=False, partitioned_sends=on) for on in (False, True))
+    split = send(sequence_parallel=tp > 1)
+    jobs = make_jobs(shape, cluster, **columns)
+    gather = gather_seconds(tensor_group(jobs), DEFAULT_PHYSICS, np.asarray([2.0 * 2048 * mbs * shape.hidden]))[0]
+    assert parted == pytest.approx(split + gather)
+    assert parted <= whole * (1 + 1e-12)
+    assert send(sequence_parallel=tp > 1, partitioned_sends=True) == split

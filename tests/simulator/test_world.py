@@ -71,8 +71,9 @@ def test_failures_happen_at_their_rate_and_cost_no_more_than_the_run():
 
 
 def test_a_hang_finishes_no_step_and_costs_the_watchdog():
-    world = World.draw(4, CLUSTER, harshness=500.0)
-    hangs = [r for r in (run(world, f"r{i}", steps=200) for i in range(400)) if r.status == "hang"]
+    worlds = [World.draw(seed, CLUSTER, harshness=500.0) for seed in range(8)]
+    results = [run(world, f"r{i}", steps=4000) for world in worlds for i in range(50)]
+    hangs = [result for result in results if result.status == "hang"]
     assert hangs
     for result in hangs:
         assert result.elapsed_s >= result.startup_s + result.step_times_s.sum() + WATCHDOG_S

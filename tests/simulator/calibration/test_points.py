@@ -2,8 +2,10 @@
 
 import pytest
 
+from simulator.calibration.measurements import load_measurements
 from simulator.calibration.points import MEASURED_COLUMNS, InvalidCell, Unsupported, parse_knobs, parse_point
 from simulator.job import Dispatcher, Graph, Precision, Recompute
+from simulator.models import models
 
 ROW = {
     "model": "qwen3-235b-a22b",
@@ -39,6 +41,21 @@ def test_blank_cells_mean_the_stacks_default():
     assert point.columns["precision"] == Precision.BF16
     assert point.columns["gbs"] == 8  # one micro-batch of one sequence on each of 8 data-parallel ranks
     assert point.columns["recompute"] == Recompute.NONE
+
+
+def test_frameworks_differ_where_the_row_does_not_say():
+    row = {"model": "llama-3-8b", "accelerator": "H100-SXM5-80GB", "n_gpus": "8", "seq_len": "8192"}
+    maxtext = parse_point({**row, "framework": "MaxText", "recompute": "unknown"}).columns
+    assert (maxtext["zero_stage"], maxtext["recompute"]) == (3, Recompute.FULL)
+    assert parse_point({**row, "framework": "MaxText", "recompute": "none"}).columns["recompute"] == Recompute.NONE
+    assert parse_point({**row, "framework": "torchtitan"}).columns["portable_attention"]
+
+
+def test_fine_tuning_packs_samples_and_lora_freezes_the_rest():
+    columns = {task: parse_point({**ROW, "knobs": f"task={task}"}).columns for task in ("SFT", "LoRA", "pretrain")}
+    assert [task for task in columns if columns[task].get("frozen")] == ["LoRA"]
+    assert columns["SFT"]["sample_len"] == columns["LoRA"]["sample_len"] > 0
+    assert "sample_len" not in columns["pretrain"]
 
 
 @pytest.mark.parametrize("column", sorted(MEASURED_COLUMNS))
@@ -78,3 +95,100 @@ def test_unreadable_numbers_name_their_column(text):
 
 def test_knobs_are_split_at_semicolons():
     assert parse_knobs("a=1; b=x=y ;c;;") == {"a": "1", "b": "x=y", "c": ""}
+
+
+def test_stated_links_replace_the_accelerators():
+    def accelerator(knobs):
+        return parse_point({**ROW, "knobs": knobs}).cluster.accelerator
+
+    assert accelerator("inter_node=800Gbps").nic_bytes_per_s == 800e9 / 8 / 8
+    assert accelerator("inter_node=4x100Gb_RoCE").nic_bytes_per_s == 400e9 / 8 / 8
+    assert accelerator("inter_node=400Gbps_RDMA_per_gpu").nic_bytes_per_s == 50e9
+    assert accelerator("intra_node=150GB/s").link_bytes_per_s == 150e9
+    assert accelerator("nvlink_domain=32").domain_gpus == 32
+
+
+@pytest.mark.parametrize("knobs", ["inter_node=fast", "inter_node=0Gbps", "intra_node=0GB/s", "intra_node=x"])
+def test_rates_that_cannot_be_read_name_their_knob(knobs):
+    with pytest.raises(InvalidCell, match=knobs.partition("=")[0]):
+        parse_point({**ROW, "knobs": knobs})
+
+
+def test_gpus_follow_from_the_degrees_where_they_are_blank():
+    row = {**ROW, "n_gpus": "", "cp": "1", "dp": "16"}
+    assert parse_point(row).cluster.n_gpus == 2 * 8 * 16
+    with pytest.raises(Unsupported, match="'n_gpus'"):
+        parse_point({**row, "dp": ""})
+
+
+def test_hosts_may_be_partly_used():
+    cluster = parse_point(
+        {**ROW, "n_gpus": "1040", "gpus_per_node": "16", "pp": "1", "vp": "", "ep": "4", "gbs": "520"}
+    ).cluster
+    assert (cluster.n_gpus, cluster.gpus_per_node, cluster.nodes) == (1040, 16, 65)
+
+
+def test_blank_expert_tensor_parallelism_is_one_unless_experts_are_not_folded():
+    row = {**ROW, "etp": "", "ep": "8"}
+    assert parse_point({**row, "knobs": ""}).columns["etp"] == 1
+    assert parse_point({**row, "knobs": "method=MCore"}).columns["etp"] == 2
+
+
+def test_batches_come_from_whatever_the_row_gives():
+    row = {**ROW, "gbs": "", "mbs": "", "pp": "1", "vp": "", "ep": "8", "knobs": ""}
+    assert parse_point({**row, "knobs": "local_batch_size_per_dp=4"}).columns["mbs"] == 4
+    assert parse_point({**row, "knobs": "local_batch_size_per_dp=4"}).columns["gbs"] == 4 * 128
+    assert parse_point({**row, "mbs": "2", "knobs": "micro_num=3"}).columns["gbs"] == 2 * 3 * 128
+    piped = parse_point({**row, "pp": "8", "knobs": "local_batch_size_per_dp=4"}).columns
+    assert (piped["mbs"], piped["gbs"]) == (1, 4 * 16)
+
+
+def test_shards_smaller_than_the_data_parallel_group_are_copies():
+    row = {**ROW, "tp": "1", "pp": "1", "vp": "", "ep": "8"}
+    for knobs, copies in [("zero1_shard_group=8", 32), ("zero1_shard_group=-1", 1), ("hsdp_domain=64", 4), ("", 1)]:
+        assert parse_point({**row, "knobs": knobs}).columns["optimizer_instances"] == copies
+
+
+def test_sharding_is_read_from_the_knobs_where_the_column_is_blank():
+    for knobs, stage in [("megatron_fsdp=1", 3), ("fsdp=megatron", 3), ("sharding_strategy=FULL_SHARD", 3), ("", 1)]:
+        assert parse_point({**ROW, "knobs": knobs}).columns["zero_stage"] == stage
+    assert parse_point({**ROW, "zero_stage": "2", "knobs": "fsdp2=1"}).columns["zero_stage"] == 2
+
+
+def test_half_of_the_layers_stand_for_torchtitans_modes():
+    row = {**ROW, "model": "llama-3-8b", "pp": "1", "vp": "", "ep": "", "framework": "torchtitan", "knobs": ""}
+    for asked in ("selective:per_op", "selective:every_other_layer", "unknown"):
+        columns = parse_point({**row, "recompute": asked}).columns
+        assert (columns["recompute"], columns["recompute_layers"]) == (Recompute.FULL, 16)
+    assert parse_point({**row, "recompute": "none"}).columns["recompute"] == Recompute.NONE
+
+
+def test_written_layouts_give_stages_and_chunks():
+    row = {**ROW, "model": "deepseek-v3", "tp": "1", "pp": "2", "vp": "", "knobs": "pp_layout=Et*4|(t*4|)*14tmL;mtp=1"}
+    columns = parse_point(row).columns
+    assert (columns["vpp"], columns["stage_layers"]) == (8, (32, 29))
+    with pytest.raises(InvalidCell, match="places 61 layers"):
+        parse_point({**row, "model": "qwen3-30b-a3b"})
+
+
+def test_mamba_hybrids_are_read_from_their_pattern():
+    shape = {"model": "mine", "layers": "4", "hidden": "2048", "heads": "16", "pp": "1", "vp": "", "ep": "", "etp": ""}
+    knobs = "activation=squared_relu;hybrid=mamba2;mamba_state_dim=256;hybrid_pattern=M-*-"
+    found = parse_point({**ROW, **shape, "knobs": knobs}).shape
+    assert (found.hybrid, found.mamba_heads, found.mamba_state) == ("M-*-", 64, 256)
+    with pytest.raises(Unsupported, match="deltanet"):
+        parse_point({**ROW, **shape, "knobs": "hybrid=gated_deltanet"})
+
+
+def test_most_rows_of_the_data_set_can_be_priced():
+    refused = [row for row in load_measurements() if not _readable(row)]
+    unknown = [row for row in refused if row["model"] not in models() and not row["layers"]]
+    assert (len(refused) - len(unknown)) / len(load_measurements()) < 0.03
+
+
+def _readable(row):
+    try:
+        parse_point(row)
+    except Unsupported:
+        return False
+    return True
