@@ -14,12 +14,10 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import write_file
+from simulator.calibration.batches import Batch, batch_points, measured_peak
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
-from simulator.hardware import ClusterSpec
-from simulator.job import Jobs, make_jobs
-from simulator.models import ModelShape
-from simulator.physics import Physics, physics_of
-from simulator.step import StepEstimate, simulate_step
+from simulator.physics import physics_of
+from simulator.step import simulate_step
 
 PREDICTED_COLUMNS = (
     "pred_status",
@@ -62,75 +60,43 @@ def predict_file(points: Path, out: Path) -> dict[str, int]:
 def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
     """The predicted columns of each row, in order. Never raises for a row's content."""
     results: list[dict[str, Any]] = [dict.fromkeys(PREDICTED_COLUMNS, "") for _ in rows]
-    groups: dict[Any, list[tuple[int, Point]]] = defaultdict(list)
+    points: dict[int, Point] = {}
     for index, row in enumerate(rows):
         try:
-            point = parse_point(row)
+            points[index] = parse_point(row)
         except Unsupported as error:
             results[index].update(pred_status="unsupported", pred_reason=str(error))
         except InvalidCell as error:
             results[index].update(pred_status="invalid", pred_reason=str(error))
-        else:
-            groups[point.shape, point.cluster, point.stack.name, point.version].append((index, point))
-    for (shape, cluster, stack, version), members in groups.items():
-        _predict(results, shape, cluster, physics_of(stack, version), members)
+    batches, refused = batch_points(points)
+    for index, reason in refused.items():
+        results[index].update(pred_status="unsupported", pred_reason=reason)
+    for batch in batches:
+        _fill(results, batch)
     return results
 
 
-def _predict(
-    results: list[dict[str, Any]],
-    shape: ModelShape,
-    cluster: ClusterSpec,
-    physics: Physics,
-    members: Sequence[tuple[int, Point]],
-) -> None:
-    """Fill in one batch; where the simulator refuses it, row by row, so that a bad row spoils no other."""
-    names = sorted({name for _, point in members for name in point.columns})
-    try:
-        jobs = make_jobs(shape, cluster, **_columns(names, [point for _, point in members]))
-        step = simulate_step(jobs, physics)
-    except (ValueError, OverflowError) as error:
-        if len(members) > 1:
-            for member in members:
-                _predict(results, shape, cluster, physics, [member])
-        else:
-            results[members[0][0]].update(pred_status="unsupported", pred_reason=str(error))
-    else:
-        _fill(results, members, jobs, step)
-
-
-def _columns(names: Sequence[str], points: Sequence[Point]) -> dict[str, Any]:
-    """Columns of one batch; a lever that some rows do not name takes the simulator's default there."""
-    from simulator.job import DEFAULTS
-
-    return {name: [point.columns.get(name, DEFAULTS.get(name)) for point in points] for name in names}
-
-
-def _fill(results: list[dict[str, Any]], members: Sequence[tuple[int, Point]], jobs: Jobs, step: StepEstimate) -> None:
-    capacity = jobs.cluster.accelerator.memory_bytes
+def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
+    step = simulate_step(batch.jobs, physics_of(batch.stack, batch.version))
+    capacity = batch.jobs.cluster.accelerator.memory_bytes
     needed = step.peak_reserved_bytes.max(axis=1)
-    printed = 0 if members[0][1].stack.prints_first_rank else step.peak_reserved_bytes.argmax(axis=1)
-    rows = np.arange(jobs.size)
-    allocated, used = step.peak_allocated_bytes[rows, printed], step.peak_reserved_bytes[rows, printed]
-    shown = {"reserved": used - step.outside_bytes, "nvidia_smi": used}  # else what torch calls allocated
-    for position, (index, point) in enumerate(members):
-        peak = shown.get(point.memory_statistic, allocated)[position]
-        values = {
-            "pred_step_time_s": step.step_time_s[position],
-            "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu[position],
-            "pred_model_tflops_per_gpu": step.model_flops_per_s_per_gpu[position] / 1e12,
-            "pred_peak_mem_gb": peak / 1e9,
-        }
-        results[index].update({name: f"{float(value):.6g}" for name, value in values.items()})
-        fits = bool(needed[position] <= capacity)
-        results[index]["pred_status"] = "ok" if fits else "oom"
-        if not fits:
-            results[index]["pred_reason"] = (
-                f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
-            )
-        if not all(np.isfinite(value) and value > 0 for value in values.values()):
-            results[index].update(dict.fromkeys(PREDICTED_COLUMNS, ""), pred_status="unsupported")
-            results[index]["pred_reason"] = "the prediction is no positive number: the sizes make no sense together"
+    figures = {
+        "pred_step_time_s": step.step_time_s,
+        "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "pred_model_tflops_per_gpu": step.model_flops_per_s_per_gpu / 1e12,
+        "pred_peak_mem_gb": measured_peak(batch, step) / 1e9,
+    }
+    sound = np.all([np.isfinite(values) & (values > 0) for values in figures.values()], axis=0)
+    for position, index in enumerate(batch.rows):
+        result = results[index]
+        if not sound[position]:
+            result["pred_status"] = "unsupported"
+            result["pred_reason"] = "the prediction is no positive number: the sizes make no sense together"
+            continue
+        result.update({name: f"{float(values[position]):.6g}" for name, values in figures.items()})
+        result["pred_status"] = "ok" if needed[position] <= capacity else "oom"
+        if result["pred_status"] == "oom":
+            result["pred_reason"] = f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:

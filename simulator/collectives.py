@@ -9,6 +9,7 @@ Shape letters:  B = jobs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +34,14 @@ class Group:
     stride: Ints
     cluster: ClusterSpec
 
-    @property
+    @cached_property
     def members_per_domain(self) -> Floats:
         """Ranks of one communicator that share a fast domain."""
         domain = self.cluster.accelerator.domain_gpus
         members: Floats = np.clip(domain // np.maximum(self.stride, 1), 1, self.size).astype(np.float64)
         return members
 
-    @property
+    @cached_property
     def domains(self) -> Floats:
         """Fast domains that one communicator spans."""
         return np.ceil(self.size / self.members_per_domain)
@@ -59,7 +60,7 @@ def collective_fit(cluster: ClusterSpec, operation: str) -> CollectiveFit:
     """
     constants = entry(kernel_tables().collective, cluster.accelerator, operation)
     if constants is None:
-        raise ValueError(f"{cluster.accelerator.name} has no constants for {operation}: add them to kernels.yaml")
+        raise ValueError(f"{cluster.accelerator.name} has no constants for {operation}: add them to kernels.json")
     return constants.fit
 
 

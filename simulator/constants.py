@@ -16,8 +16,8 @@ class Prior:
         value: central value, in the constant's unit.
         sd: relative standard deviation (of the logarithm); 0 for what is not in doubt.
         what: the effect it stands for.
-        below: the constant stays below this (1 for a share).
         source: where the value comes from.
+        below: the constant stays below this (1 for a share).
     """
 
     value: float
@@ -25,6 +25,14 @@ class Prior:
     what: str
     source: str
     below: float
+
+    def moved(self, by: float) -> float:
+        """The value, ``by`` standard deviations up: on a log scale, or that of log odds for a bounded constant."""
+        if math.isinf(self.below):
+            return self.value * math.exp(self.sd * by)
+        share = self.value / self.below
+        odds = share / (1 - share) * math.exp(self.sd / (1 - share) * by)
+        return self.below * odds / (1 + odds)
 
 
 def constant(value: float, sd: float, what: str, source: str, *, below: float = math.inf) -> Any:

@@ -1,4 +1,4 @@
-"""Constants of single kernels by accelerator: what `data/kernels.yaml` holds, and how it is read and written.
+"""Constants of single kernels by accelerator: what `data/kernels.json` holds, and how it is read and written.
 
 A table maps an accelerator family (``H100``) and a variant (number format, kind of attention, collective) to the
 constants of one formula, with their provenance. Families without a row of their own use the nearest by compute
@@ -7,13 +7,15 @@ capability.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from simulator.hardware import Accelerator, load_yaml
+from simulator.hardware import Accelerator
 
 _NEAREST = {7: "A100", 8: "A100", 9: "H100", 10: "B200"}  # by compute capability
 _OTHER = "MI300X"
@@ -139,12 +141,12 @@ def entry(table: Table[F], chip: Accelerator, variant: str) -> Entry[F] | None:
 
 @cache
 def kernel_tables() -> KernelTables:
-    """The constants this package ships; their sources are in ``data/kernels.yaml``."""
-    return parse(load_yaml("kernels.yaml"))
+    """The constants this package ships; their sources are in ``data/kernels.json``."""
+    return parse(json.loads(files("simulator").joinpath("data", "kernels.json").read_text("utf-8")))
 
 
 def parse(content: Mapping[str, Any]) -> KernelTables:
-    """Tables from the content of a kernels.yaml.
+    """Tables from the content of a kernels.json.
 
     Raises:
         ValueError: a table is missing, or an entry lacks a constant.
@@ -171,29 +173,30 @@ def _entry(kind: str, name: str, variant: str, row: Mapping[str, Any]) -> Entry[
     return Entry(fit, str(row["source"]), int(row.get("shapes", 0)), tuple(map(float, row.get("error_pct", ()))))
 
 
-_HEADER = """\
-# Constants of single kernels, by accelerator family and variant; their formulas are in simulator/kernel_tables.py and
-# simulator/kernels.py. Measured entries are fitted by simulator/calibration/kernel_tables.py on half of the shapes of
-# the kernel tables of ai-dynamo/aiconfigurator@095f58a (Apache-2.0; inference kernels, one GPU, inside a CUDA graph);
-# error_pct is the mean, median and 90th percentile of the relative error on the other half. Entries without shapes are
-# priors.
-"""
+_ABOUT = (
+    "Constants of single kernels, by accelerator family and variant; their formulas are in simulator/kernel_tables.py "
+    "and simulator/kernels.py. Measured entries are fitted by simulator/calibration/kernel_tables.py on half of the "
+    "shapes of the kernel tables of ai-dynamo/aiconfigurator@095f58a (Apache-2.0; inference kernels, one GPU, inside a "
+    "CUDA graph); error_pct is the mean, median and 90th percentile of the relative error on the other half. Entries "
+    "without shapes are priors."
+)
 
 
 def write(tables: KernelTables, path: Path) -> None:
-    """Writes the tables as YAML, one entry a line."""
-    lines = [_HEADER]
-    for table in fields(tables):
-        lines.append(f"{table.name}:\n")
-        for name, variants in getattr(tables, table.name).items():
-            lines.append(f"  {name}:\n")
-            lines += [f"    {variant}: {_row(one)}\n" for variant, one in variants.items()]
-    path.write_text("".join(lines), encoding="utf-8")
+    """Writes the tables as JSON, one entry a line."""
+    kinds = [f'"about": {json.dumps(_ABOUT)}']
+    for kind in _KINDS:
+        families = []
+        for name, variants in sorted(getattr(tables, kind).items()):
+            lines = ",\n".join(f'  "{variant}": {_row(one)}' for variant, one in sorted(variants.items()))
+            families.append(f' "{name}": {{\n{lines}\n }}')
+        kinds.append(f'"{kind}": {{\n' + ",\n".join(families) + "\n}")
+    path.write_text("{\n" + ",\n".join(kinds) + "\n}\n", encoding="utf-8")
 
 
 def _row(one: Entry[Any]) -> str:
-    parts = [f"{name}: {round(value, 4):.4g}" for name, value in zip(one.fit._fields, one.fit, strict=True)]
-    parts.append(f'source: "{one.source}"')
+    row: dict[str, Any] = {name: float(f"{value:.4g}") for name, value in zip(one.fit._fields, one.fit, strict=True)}
+    row |= {"source": one.source}
     if one.shapes:
-        parts += [f"shapes: {one.shapes}", f"error_pct: [{', '.join(f'{e:.1f}' for e in one.error_pct)}]"]
-    return "{" + ", ".join(parts) + "}"
+        row |= {"shapes": one.shapes, "error_pct": [round(error, 1) for error in one.error_pct]}
+    return json.dumps(row)

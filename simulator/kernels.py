@@ -169,7 +169,7 @@ def attention_fit(chip: Accelerator, kind: str) -> AttentionFit:
     """
     constants = entry(kernel_tables().attention, chip, kind)
     if constants is None:
-        raise ValueError(f"{chip.name} has no constants for {kind} attention: add them to kernels.yaml")
+        raise ValueError(f"{chip.name} has no constants for {kind} attention: add them to kernels.json")
     return constants.fit
 
 

@@ -84,12 +84,13 @@ _STACKS = (
         memory_statistic="reserved",
         prints_first_rank=True,
     ),
-    _stack("llm-foundry", zero_stage=3, **_PORTABLE),
+    # Its MPT computes the loss with the fused kernel of flash-attention (mosaicml/llm-foundry@8c8dd48 ``loss_fn``).
+    _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_PORTABLE),
     _stack("torchtitan", zero_stage=3, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
     _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
     _stack("nemo", tp_comm_overlap=True),
-    # InternEvo's ZeRO keeps and reduces BF16 gradients under the backward pass, and broadcasts parameters after it
+    # InternEvo keeps BF16 gradients, reduces them under the backward pass and broadcasts parameters after the step
     # (InternLM/InternEvo@c628a8c configs/7B_sft.py: overlap_sync_grad, not overlap_sync_param, buckets of 512 MiB).
     _stack(
         "internevo",

@@ -77,8 +77,6 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     """
     stages = stage_times(jobs, physics)
     parts = _breakdown(jobs, physics, stages)
-    pace = physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes)))
-    parts = {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
     step = np.sum([parts[name] for name in BREAKDOWN], axis=0)
     memory = peak_memory(jobs, physics.memory)
     rate = tokens_per_s_per_gpu(step, jobs.gbs, jobs.seq_len, jobs.cluster.n_gpus)
@@ -97,8 +95,15 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     )
 
 
+def step_seconds(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> Floats:
+    """Seconds of one step alone, shape (B,): what `simulate_step` says, without memory and diagnostics."""
+    parts = _breakdown(jobs, physics, stage_times(jobs, physics))
+    step: Floats = np.sum(list(parts.values()), axis=0)
+    return step
+
+
 def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Floats]:
-    """Seconds by part before stragglers, keyed by `BREAKDOWN`."""
+    """Seconds by part, keyed by `BREAKDOWN`."""
     total = stages.total
     rows, slowest = np.arange(jobs.size), total.argmax(axis=1)
     count = jobs.num_microbatches
@@ -109,7 +114,7 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
     everyone = Group(np.full(jobs.size, jobs.cluster.n_gpus), np.ones(jobs.size, dtype=np.int64), jobs.cluster)
     norm = all_reduce_seconds(everyone, physics, np.zeros(jobs.size), jobs.nvls)
-    return {
+    parts = {
         "compute": busy["compute"] + physics.contention * shared.hidden,
         "exposed_tp": busy["tp"],
         "exposed_ep": busy["ep"],
@@ -120,6 +125,8 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
         "optimizer": optimizer_seconds(jobs, physics, stages) + norm,
         "host": busy["host"] + fixed,
     }
+    pace = physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes)))
+    return {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
 
 
 def _diagnostics(

@@ -171,7 +171,8 @@ def _columns(
         _recompute(asked, knobs, layout, shape) if asked else (Recompute(default["recompute"]), 0)
     )
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
-    zero_stage = whole(cells, "zero_stage", _zero_stage(knobs, default["zero_stage"]))
+    whole_weights = stack.name == "torchtitan" and layout["pp"] > 1
+    zero_stage = _zero_stage(cells, knobs, default["zero_stage"], whole_weights)
     return {
         **stack.columns(layout["pp"], zero_stage),
         **layout,
@@ -180,7 +181,7 @@ def _columns(
         "recompute": recompute,
         "recompute_layers": recompute_layers,
         "zero_stage": zero_stage,
-        "optimizer_instances": _instances(knobs, dp * layout["cp"]),
+        "optimizer_instances": _instances(knobs, dp, layout["cp"]),
         "sequence_parallel": flag(cells, "sequence_parallel", scattered) and layout["tp"] > 1,
         # Published speed runs force even routing; a row that does not says so.
         "force_balance": cells.get("routing", "") != "natural",
@@ -223,28 +224,43 @@ def _check_grid(layout: Mapping[str, Any], shape: ModelShape, cluster: ClusterSp
 
 
 def _batch(cells: Mapping[str, str], knobs: Mapping[str, str], pp: int, dp: int) -> dict[str, int]:
-    """Sequences per micro-batch and step. One rank's batch is one micro-batch unless a pipeline splits it."""
+    """Sequences per micro-batch and step. Of a rank's batch a pipeline makes as many micro-batches as it has stages.
+
+    **Source:** pytorch/torchtitan@b5bcd76 ``pipeline_parallel_microbatches``, by default the pipeline's degree.
+    """
     local = positive(knobs, "local_batch_size_per_dp", 1)
-    mbs = positive(cells, "mbs", local if pp == 1 else 1)
+    mbs = positive(cells, "mbs", max(local // pp, 1))
     filled = local // mbs if "local_batch_size_per_dp" in knobs else _FILLED * pp if pp > 1 else 1
-    accumulation = positive(knobs, "num_microbatches", filled)
+    accumulation = positive(knobs, "num_microbatches", max(filled, 1))
     gbs = whole(cells, "gbs", mbs * dp * accumulation)
     if gbs == 0 or gbs % (mbs * dp):
         raise Unsupported(f"gbs {gbs} is no multiple of mbs x dp = {mbs * dp}: no whole micro-batches on a rank")
     return {"mbs": mbs, "gbs": gbs}
 
 
-def _zero_stage(knobs: Mapping[str, str], default: int) -> int:
+def _zero_stage(cells: Mapping[str, str], knobs: Mapping[str, str], default: int, kept: bool) -> int:
+    """What is sharded. With ``kept`` FSDP leaves weights and gradients whole between micro-batches, which is stage 1.
+
+    **Source:** pytorch/torchtitan@b5bcd76 ``reshard_after_forward``, whose default is off in a pipeline.
+    """
     if any(knobs.get(knob, "0") != "0" for knob in _SHARDED) or knobs.get("sharding_strategy") == "FULL_SHARD":
-        return 3
-    return 1 if knobs.get("distributed_optimizer") == "1" else default
+        default = 3
+    elif knobs.get("distributed_optimizer") == "1":
+        default = 1
+    stage = whole(cells, "zero_stage", default)
+    return min(stage, 1) if kept else stage
 
 
-def _instances(knobs: Mapping[str, str], ranks: int) -> int:
-    """Copies of the sharded state, where it is sharded over fewer than all ``ranks`` that hold the same weights."""
-    for knob in ("zero1_shard_group", "hsdp_domain", "fsdp_degree"):
+def _instances(knobs: Mapping[str, str], dp: int, cp: int) -> int:
+    """Copies of the sharded state, where it is sharded over fewer than all ranks that hold the same weights.
+
+    torchtitan's ``fsdp_degree`` counts data-parallel ranks; its shards lie across context parallelism too.
+    """
+    if knobs.get("fsdp_degree"):
+        return max(dp // positive(knobs, "fsdp_degree"), 1)
+    for knob in ("zero1_shard_group", "hsdp_domain"):
         if knobs.get(knob, "-1") != "-1":
-            return max(ranks // positive(knobs, knob), 1)
+            return max(dp * cp // positive(knobs, knob), 1)
     return 1
 
 

@@ -139,20 +139,28 @@ def test_batches_come_from_whatever_the_row_gives():
     assert parse_point({**row, "knobs": "local_batch_size_per_dp=4"}).columns["mbs"] == 4
     assert parse_point({**row, "knobs": "local_batch_size_per_dp=4"}).columns["gbs"] == 4 * 128
     assert parse_point({**row, "mbs": "2", "knobs": "micro_num=3"}).columns["gbs"] == 2 * 3 * 128
-    piped = parse_point({**row, "pp": "8", "knobs": "local_batch_size_per_dp=4"}).columns
-    assert (piped["mbs"], piped["gbs"]) == (1, 4 * 16)
+    piped = parse_point({**row, "pp": "8", "knobs": "local_batch_size_per_dp=32"}).columns
+    assert (piped["mbs"], piped["gbs"]) == (4, 32 * 16)
 
 
 def test_shards_smaller_than_the_data_parallel_group_are_copies():
     row = {**ROW, "tp": "1", "pp": "1", "vp": "", "ep": "8"}
     for knobs, copies in [("zero1_shard_group=8", 32), ("zero1_shard_group=-1", 1), ("hsdp_domain=64", 4), ("", 1)]:
         assert parse_point({**row, "knobs": knobs}).columns["optimizer_instances"] == copies
+    across_context = parse_point({**row, "cp": "4", "knobs": "fsdp_degree=64"}).columns
+    assert across_context["optimizer_instances"] == 1
 
 
 def test_sharding_is_read_from_the_knobs_where_the_column_is_blank():
     for knobs, stage in [("megatron_fsdp=1", 3), ("fsdp=megatron", 3), ("sharding_strategy=FULL_SHARD", 3), ("", 1)]:
         assert parse_point({**ROW, "knobs": knobs}).columns["zero_stage"] == stage
     assert parse_point({**ROW, "zero_stage": "2", "knobs": "fsdp2=1"}).columns["zero_stage"] == 2
+
+
+def test_torchtitan_keeps_weights_whole_in_a_pipeline():
+    row = {**ROW, "model": "llama-3-8b", "tp": "1", "vp": "", "ep": "", "framework": "torchtitan", "knobs": ""}
+    assert parse_point({**row, "pp": "1"}).columns["zero_stage"] == 3
+    assert parse_point({**row, "pp": "4", "zero_stage": "3"}).columns["zero_stage"] == 1
 
 
 def test_half_of_the_layers_stand_for_torchtitans_modes():

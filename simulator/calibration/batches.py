@@ -1,0 +1,89 @@
+"""Measurement points as batches of jobs: one batch for each model, cluster, stack and version."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.calibration.points import Point
+from simulator.job import DEFAULTS, Jobs, make_jobs
+from simulator.physics import DEFAULT_PHYSICS
+from simulator.step import StepEstimate, simulate_step
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Points that are priced together.
+
+    Attributes:
+        rows: positions of the points in their table.
+        points: the points themselves.
+        jobs: the same as a batch of jobs.
+        stack, version: whose physics apply; see `simulator.physics.physics_of`.
+    """
+
+    rows: tuple[int, ...]
+    points: tuple[Point, ...]
+    jobs: Jobs
+    stack: str
+    version: str
+
+
+def batch_points(points: Mapping[int, Point]) -> tuple[list[Batch], dict[int, str]]:
+    """Batches of ``points`` (by position in their table), and for those that cannot be priced the reason.
+
+    A batch that the simulator refuses is taken apart, so that a bad point spoils no other.
+    """
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for row, point in points.items():
+        groups[point.shape, point.cluster, point.stack.name, point.version].append(row)
+    batches: list[Batch] = []
+    refused: dict[int, str] = {}
+    for rows in groups.values():
+        batches += _priced(rows, points, refused)
+    return batches, refused
+
+
+def _priced(rows: Sequence[int], points: Mapping[int, Point], refused: dict[int, str]) -> Iterator[Batch]:
+    members = [points[row] for row in rows]
+    try:
+        batch = _batch(rows, members)
+        simulate_step(batch.jobs, DEFAULT_PHYSICS)
+    except (ValueError, OverflowError) as error:
+        if len(rows) == 1:
+            refused[rows[0]] = str(error)
+        else:
+            for row in rows:
+                yield from _priced([row], points, refused)
+    else:
+        yield batch
+
+
+def _batch(rows: Sequence[int], members: Sequence[Point]) -> Batch:
+    """One batch; a lever that some points do not name takes the simulator's default there."""
+    first = members[0]
+    names = sorted({name for point in members for name in point.columns})
+    columns = {name: [point.columns.get(name, DEFAULTS.get(name)) for point in members] for name in names}
+    jobs = make_jobs(first.shape, first.cluster, **columns)
+    return Batch(tuple(rows), tuple(members), jobs, first.stack.name, first.version)
+
+
+def measured_peak(batch: Batch, step: StepEstimate) -> Floats:
+    """Peak memory of every job as its measurement counts it, bytes, shape (B,).
+
+    That of the fullest stage, or of the first where the stack prints no other; ``reserved`` and ``nvidia_smi`` mean
+    what they say, everything else what torch calls allocated.
+    """
+    jobs, first = np.arange(batch.jobs.size), batch.points[0].stack.prints_first_rank
+    stage = np.zeros_like(jobs) if first else step.peak_reserved_bytes.argmax(axis=1)
+    used, kinds = step.peak_reserved_bytes[jobs, stage], np.array([point.memory_statistic for point in batch.points])
+    shown = np.where(kinds == "reserved", used - step.outside_bytes, step.peak_allocated_bytes[jobs, stage])
+    peak: Floats = np.where(kinds == "nvidia_smi", used, shown)
+    return peak

@@ -1,0 +1,210 @@
+"""The fit of the constants of time to measured steps.
+
+Every constant is a shift from its prior in standard deviations (`simulator.constants.Prior.moved`). A stack may shift
+those that belong to software (`simulator.physics.SOFTWARE`), and every framework version has a pace of its own, so
+that progress of the software is not mistaken for physics. Residuals are logarithms of predicted over measured speed,
+and their loss grows like a logarithm: a row with a wrong label cannot pull.
+
+Shape letters:  N = rows of the data set,  M = rows in a fit,  K = parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.calibration.observations import Observations, predict_speed
+from simulator.physics import PRIORS, SOFTWARE, Physics
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+ROW_ERROR = 0.05
+"""Error of a row whose layout is known and whose stack is not in doubt, log speed: releases of one framework differ
+by 1.3 % (median) and 5 % (90th percentile) on one layout (docs/measurements.md)."""
+SUSPICIOUS_ERROR = 0.20
+FAMILY_ROWS = 150
+"""Rows of one source count as independent up to about so many; its layouts share what the source does not print."""
+PACE_SD = 0.05
+_STEP = 0.05  # finite difference, in standard deviations of the prior
+_ROUNDS = 12
+_KNEE = 2.0  # errors of a row from which on its loss grows slowly
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What each entry of the parameter vector is, in order: constants, then (stack, constant), then versions."""
+
+    constants: tuple[str, ...]
+    stacks: tuple[tuple[str, str], ...]
+    versions: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """K."""
+        return len(self.constants) + len(self.stacks) + len(self.versions)
+
+    def physics(self, shifts: Floats, stack: str, version: str) -> Physics:
+        """The constants of a stack and version under ``shifts``, shape (K,)."""
+        total = dict(zip(self.constants, shifts, strict=False))
+        first, last = len(self.constants), len(self.constants) + len(self.stacks)
+        for (owner, name), shift in zip(self.stacks, shifts[first:last], strict=True):
+            if owner == stack:
+                total[name] += shift
+        paces = dict(zip(self.versions, shifts[last:], strict=True))
+        values: dict[str, Any] = {name: PRIORS[name].moved(float(shift)) for name, shift in total.items()}
+        return replace(Physics(), **values, pace=float(np.exp(PACE_SD * paces.get(version, 0.0))))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fit and what validation needs of it.
+
+    Attributes:
+        layout: what the parameters are.
+        shifts: parameters, shape (K,), in standard deviations of their priors.
+        covariance: of ``shifts``, shape (K, K); rows of one source are taken as one observation of what they share.
+        rows: rows fitted, positions in the data set, shape (M,).
+        residual: log predicted over measured speed, shape (M,).
+        jacobian: derivative of the log of the predicted speed, shape (M, K).
+        weight: of each row in the normal equations, shape (M,).
+    """
+
+    layout: Layout
+    shifts: Floats
+    covariance: Floats
+    rows: NDArray[np.int64]
+    residual: Floats
+    jacobian: Floats
+    weight: Floats
+
+    def without(self, held_out: Bools) -> Floats:
+        """Parameters of the fit without the rows at ``held_out`` (shape (M,)): one Gauss-Newton step, shape (K,)."""
+        kept, gone = ~held_out, held_out
+        normal = self.jacobian[kept].T * self.weight[kept] @ self.jacobian[kept] + np.eye(self.layout.size)
+        pull = self.jacobian[gone].T @ (self.weight[gone] * self.residual[gone])
+        return self.shifts + np.linalg.solve(normal, pull)
+
+
+def layout_of(observations: Observations) -> Layout:
+    """One parameter for each constant in doubt, each constant of each stack's own, each version."""
+    constants = tuple(name for name, prior in PRIORS.items() if prior.sd > 0)
+    stacks = sorted({batch.stack for batch in observations.batches} - {"megatron"})
+    owned = tuple((stack, name) for stack in stacks for name in constants if name in SOFTWARE)
+    return Layout(constants, owned, tuple(sorted({batch.version for batch in observations.batches})))
+
+
+def fit(observations: Observations, use: Bools | None = None) -> Fit:
+    """Constants that explain the measured speeds of the rows in ``use`` (shape (N,); all priced ones if None)."""
+    from scipy.optimize import least_squares
+
+    layout = layout_of(observations)
+    usable = observations.priced & np.isfinite(observations.speed)
+    rows = np.flatnonzero(usable if use is None else usable & use)
+    scale = np.sqrt(_base_weight(observations, rows))
+    model = _Model(observations, layout, rows, np.log(observations.speed[rows]), scale)
+    found = least_squares(
+        model.errors,
+        np.zeros(layout.size),
+        jac=model.jacobian,
+        loss=partial(_loss, rows.size),
+        max_nfev=_ROUNDS,
+        ftol=1e-4,
+    )
+    residual: Floats = found.fun[: rows.size] / scale
+    jacobian: Floats = np.asarray(found.jac)[: rows.size] / scale[:, None]
+    weight: Floats = scale**2 / (1 + (scale * residual / _KNEE) ** 2)
+    covariance = _covariance(observations.column("source_id")[rows], jacobian, weight, residual)
+    return Fit(layout, found.x, covariance, rows, residual, jacobian, weight)
+
+
+def _loss(rows: int, squares: Floats) -> Floats:
+    """Cauchy's loss for the rows, the square for the priors behind them; with both derivatives, shape (3, M + K)."""
+    tail = 1 + squares[:rows] / _KNEE**2
+    loss = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
+    loss[:, :rows] = _KNEE**2 * np.log(tail), 1 / tail, -1 / (_KNEE * tail) ** 2
+    return loss
+
+
+def _base_weight(observations: Observations, rows: NDArray[np.int64]) -> Floats:
+    """1 / variance of each row, less where many rows of one source say the same, shape (M,)."""
+    error = np.where(observations.suspicious[rows], SUSPICIOUS_ERROR, ROW_ERROR)
+    _, source, count = np.unique(observations.column("source_id")[rows], return_inverse=True, return_counts=True)
+    crowd: Floats = 1 + count[source] / FAMILY_ROWS
+    return 1 / (error**2 * crowd)
+
+
+def _covariance(sources: NDArray[np.str_], jacobian: Floats, weight: Floats, residual: Floats) -> Floats:
+    """Sandwich of the normal matrix around the scores of whole sources plus the priors', shape (K, K).
+
+    **Source:** cluster-robust covariance, Liang and Zeger, Biometrika 73 (1986).
+    """
+    size = jacobian.shape[1]
+    bread = np.linalg.inv(jacobian.T * weight @ jacobian + np.eye(size))
+    scores = jacobian * (weight * residual)[:, None]
+    meat = np.eye(size)
+    for source in np.unique(sources):
+        score = scores[sources == source].sum(axis=0)
+        meat += np.outer(score, score)
+    covariance: Floats = bread @ meat @ bread
+    return covariance
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Errors of the fitted rows and of the priors, in their units, as a function of the parameters."""
+
+    observations: Observations
+    layout: Layout
+    rows: NDArray[np.int64]
+    measured: Floats
+    scale: Floats
+
+    def errors(self, shifts: Floats) -> Floats:
+        """Shape (M + K,)."""
+        return np.concatenate([self.scale * (self._log_speed(shifts) - self.measured), shifts])
+
+    def jacobian(self, shifts: Floats) -> Floats:
+        """Derivative of `errors` by forward differences, shape (M + K, K).
+
+        A stack's shift of a constant acts on its own rows exactly as the general shift does, so one evaluation a
+        constant serves all stacks; a version's pace divides the speed.
+        """
+        constants, last = len(self.layout.constants), len(self.layout.constants) + len(self.layout.stacks)
+        here, out = self._log_speed(shifts), np.zeros((self.rows.size, self.layout.size))
+        for column in range(constants):
+            moved = shifts.copy()
+            moved[column] += _STEP
+            out[:, column] = (self._log_speed(moved) - here) / _STEP
+        stack, version = self._owners()
+        for column, (owner, name) in enumerate(self.layout.stacks, constants):
+            out[:, column] = out[:, self.layout.constants.index(name)] * (stack == owner)
+        for column, name in enumerate(self.layout.versions, last):
+            out[:, column] = -PACE_SD * (version == name)
+        return np.concatenate([self.scale[:, None] * out, np.eye(self.layout.size)])
+
+    def _log_speed(self, shifts: Floats) -> Floats:
+        """Shape (M,)."""
+        wanted = set(self.rows.tolist())
+        batches = [batch for batch in self.observations.batches if not wanted.isdisjoint(batch.rows)]
+        speed = predict_speed(batches, len(self.observations.rows), partial(self.layout.physics, shifts))
+        return np.log(speed[self.rows])
+
+    def _owners(self) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
+        """Stack and version of every fitted row, shapes (M,)."""
+        stack: dict[int, str] = {}
+        version: dict[int, str] = {}
+        for batch in self.observations.batches:
+            stack |= dict.fromkeys(batch.rows, batch.stack)
+            version |= dict.fromkeys(batch.rows, batch.version)
+        return np.array([stack[row] for row in self.rows]), np.array([version[row] for row in self.rows])
+
+
+def select(observations: Observations, sources: Sequence[str]) -> Bools:
+    """Rows of these sources, shape (N,)."""
+    return np.isin(observations.column("source_id"), list(sources))
