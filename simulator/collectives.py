@@ -83,12 +83,11 @@ def domain_rate(fit: CollectiveFit, link_bytes_per_s: float, ranks: Floats) -> F
     return fit.rate * link_bytes_per_s * (1 - fit.loss / np.maximum(ranks, 2))
 
 
-def _latency(group: Group, physics: Physics, fit: CollectiveFit, *, ring: bool = False) -> Floats:
-    """Floor of one collective, 0 for a group of one: a ring passes every domain, a tree doubles its reach each hop."""
+def _latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
+    """Floor of one collective, 0 for a group of one: a tree doubles its reach with each hop."""
     hop = physics.efa_hop_latency_s if group.cluster.interconnect == "efa" else physics.hop_latency_s
-    hops = np.where(group.domains > 1, group.domains, 0.0) if ring else np.log2(group.domains)
     inside = physics.latency * latency_seconds(fit, group.members_per_domain)
-    return np.where(group.size > 1, inside + hop * hops, 0.0)
+    return np.where(group.size > 1, inside + hop * np.log2(group.domains), 0.0)
 
 
 def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
@@ -101,11 +100,21 @@ def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     return np.where(group.domains > 1, np.minimum(inside, across), inside)
 
 
+def _ring_latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
+    """Floor of a gather or scatter, which passes every rank in turn; 0 for a group of one.
+
+    **Source:** NCCL's ring, its only algorithm for these between hosts of several GPUs.
+    """
+    hop = physics.efa_ring_hop_s if group.cluster.interconnect == "efa" else physics.ring_hop_s
+    inside = physics.latency * latency_seconds(fit, group.size - group.domains + 1)
+    across = hop * np.where(group.domains > 1, group.domains, 0.0)
+    return np.where(group.size > 1, inside + across, 0.0)
+
+
 def _ring_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
     fit = collective_fit(group.cluster, operation)
     sent = whole * (group.size - 1) / np.maximum(group.size, 1)
-    ring = operation in ("all_gather", "reduce_scatter")
-    return _latency(group, physics, fit, ring=ring) + _ring_transfer(group, physics, sent, fit)
+    return _ring_latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
 
 
 def _ring_transfer(group: Group, physics: Physics, sent: Floats, fit: CollectiveFit) -> Floats:
@@ -134,11 +143,18 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
     **Source:** stas00/ml-engineering@744d01e, NCCL chose NVLS from 5 GPUs up on H200.
     """
     chip = group.cluster.accelerator
-    ring = _ring_seconds(group, physics, 2 * whole, "all_reduce")
+    ring = _reduce_seconds(group, physics, whole, "all_reduce")
     in_switch = nvls & (group.domains == 1) & (group.size >= 5) & (chip.arch_major >= 9)
     if not np.any(in_switch):
         return ring
-    return np.where(in_switch, _ring_seconds(group, physics, 2 * whole, "all_reduce_nvls"), ring)
+    return np.where(in_switch, _reduce_seconds(group, physics, whole, "all_reduce_nvls"), ring)
+
+
+def _reduce_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
+    """Twice the volume of a gather, but the floor of NCCL's trees, which reach all ranks in few hops."""
+    fit = collective_fit(group.cluster, operation)
+    sent = 2 * whole * (group.size - 1) / np.maximum(group.size, 1)
+    return _latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
 
 
 def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
