@@ -100,10 +100,21 @@ def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     return np.where(group.domains > 1, np.minimum(inside, across), inside)
 
 
+def _ring_latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
+    """Floor of a gather or scatter, which passes every rank in turn; 0 for a group of one.
+
+    **Source:** NCCL's ring, its only algorithm for these between hosts of several GPUs.
+    """
+    slower = physics.efa_hop_latency_s / physics.hop_latency_s if group.cluster.interconnect == "efa" else 1.0
+    inside = physics.latency * latency_seconds(fit, group.size - group.domains + 1)
+    across = physics.ring_hop_s * slower * np.where(group.domains > 1, group.domains, 0.0)
+    return np.where(group.size > 1, inside + across, 0.0)
+
+
 def _ring_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
     fit = collective_fit(group.cluster, operation)
     sent = whole * (group.size - 1) / np.maximum(group.size, 1)
-    return _latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
+    return _ring_latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
 
 
 def _ring_transfer(group: Group, physics: Physics, sent: Floats, fit: CollectiveFit) -> Floats:
@@ -132,11 +143,18 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
     **Source:** stas00/ml-engineering@744d01e, NCCL chose NVLS from 5 GPUs up on H200.
     """
     chip = group.cluster.accelerator
-    ring = _ring_seconds(group, physics, 2 * whole, "all_reduce")
+    ring = _reduce_seconds(group, physics, whole, "all_reduce")
     in_switch = nvls & (group.domains == 1) & (group.size >= 5) & (chip.arch_major >= 9)
     if not np.any(in_switch):
         return ring
-    return np.where(in_switch, _ring_seconds(group, physics, 2 * whole, "all_reduce_nvls"), ring)
+    return np.where(in_switch, _reduce_seconds(group, physics, whole, "all_reduce_nvls"), ring)
+
+
+def _reduce_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
+    """Twice the volume of a gather, but the floor of NCCL's trees, which reach all ranks in few hops."""
+    fit = collective_fit(group.cluster, operation)
+    sent = 2 * whole * (group.size - 1) / np.maximum(group.size, 1)
+    return _latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
 
 
 def send_seconds(jobs: Jobs, physics: Physics) -> Floats:

@@ -1,4 +1,4 @@
-"""What a step pays once: gradient reduction, parameter gathering, the optimizer.
+"""Data parallelism and the optimizer: gradient reduction, parameter gathering, the step itself.
 
 Shape letters:  B = jobs.
 """
@@ -38,61 +38,100 @@ class DataParallel:
 def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     """Gradient reduction and parameter gathering of one step, seconds, shape (B,), at the largest stage.
 
+    Once a step up to ZeRO-1, layer by layer in every micro-batch from ZeRO-2 on.
+    """
+    whole = _once(jobs, physics, stages)
+    sharded = jobs.zero_stage >= 2
+    if not np.any(sharded):
+        return whole
+    layers = _by_layer(jobs, physics, stages)
+    return DataParallel(
+        exposed=np.where(sharded, layers.exposed, whole.exposed), hidden=np.where(sharded, layers.hidden, whole.hidden)
+    )
+
+
+def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
+    """Plain data parallelism and ZeRO-1.
+
     Gradients are reduced under the last micro-batch's backward pass and parameters gathered under the first
     forward pass, except for one bucket; interleaved stages finish a chunk up to (v-1) p / v micro-batches before
-    the end. ZeRO-2 reduces and ZeRO-3 also gathers (twice) in every micro-batch.
+    the end.
     **Source:** Megatron-LM `core/distributed`, bucket of max(40M, 1M x DP) parameters.
     """
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
     reduce, gather = _reduce_seconds(jobs, physics, dense, expert), _gather_seconds(jobs, physics, dense, expert)
     # Without a sharded optimizer the summed gradients are gathered, not the parameters; frozen ones have neither.
-    reduce = np.where(jobs.frozen, 0.0, np.where(jobs.zero_stage == 0, 2 * reduce, reduce))
-    gather = np.where((jobs.zero_stage == 0) | (jobs.frozen & (jobs.zero_stage < 3)), 0.0, gather)
+    reduce = np.where(jobs.zero_stage == 0, 2 * reduce, reduce)
+    gather = np.where((jobs.zero_stage == 0) | jobs.frozen, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
-    forward, backward = stages.forward.max(axis=1) * window, stages.backward.max(axis=1) * window
-    parameters = np.maximum(dense + expert, 1.0)
     bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
-    tail = np.minimum(bucket / parameters, 1.0)
-    once = _left(physics, reduce, backward, jobs.overlap_grad_reduce, tail)
-    once = once + _left(physics, gather, forward, jobs.overlap_param_gather, tail)
-    total = reduce + gather
-    sharded = jobs.zero_stage >= 2
-    if np.any(sharded):
-        all_weights = np.where(jobs.zero_stage == 3, gather, 0.0)
-        forward, backward = stages.forward.max(axis=1), stages.backward.max(axis=1)
-        layer = 1 / np.maximum(jobs.stage_layers.max(axis=1), 1)
-        each = _left(physics, all_weights, forward, jobs.overlap_param_gather, layer)
-        each = each + _left(physics, all_weights + reduce, backward, jobs.overlap_grad_reduce, layer)
-        rest = np.where(jobs.zero_stage == 3, 0.0, _left(physics, gather, forward, jobs.overlap_param_gather, tail))
-        once = np.where(sharded, each * jobs.num_microbatches + rest, once)
-        total = np.where(sharded, (2 * all_weights + reduce) * jobs.num_microbatches + rest, total)
-    return DataParallel(exposed=once, hidden=np.maximum(total - once, 0.0))
+    tail = np.minimum(bucket / np.maximum(dense + expert, 1.0), 1.0)
+    hidden = physics.dp_overlap_hidden
+    shown = _left(reduce, hidden * window * stages.backward.max(axis=1), jobs.overlap_grad_reduce, tail)
+    shown = shown + _left(gather, hidden * window * stages.forward.max(axis=1), jobs.overlap_param_gather, tail)
+    return DataParallel(exposed=shown, hidden=np.maximum(reduce + gather - shown, 0.0))
 
 
-def _left(physics: Physics, time: Floats, window: Floats, overlap: NDArray[np.bool_], tail: Floats) -> Floats:
-    """What remains of ``time`` beside computation of length ``window``; at least the ``tail`` share of it."""
-    return np.where(overlap, np.maximum(time - physics.dp_overlap_hidden * window, tail * time), time)
+def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
+    """ZeRO-2, ZeRO-3 and FSDP, sharded over all of data parallelism or inside groups of it (HSDP).
+
+    Every micro-batch gathers each layer before its forward pass (ZeRO-3), again before its backward pass, and
+    reduces its gradients after that. A pipeline keeps what it gathered and reduces once. Some of the traffic shows
+    however long the layers compute, at least that of one layer; copies between parameters and the flat buffers of
+    the collectives take memory bandwidth.
+    **Source:** arXiv 1910.02054 (ZeRO), 2304.11277 (FSDP); pytorch/torchtitan@b5bcd76 parallelize_llama.py
+    (no resharding under pipeline parallelism).
+    """
+    layers = np.maximum(jobs.stage_layers.max(axis=1), 1)
+    dense, expert = (weights.max(axis=1) / layers for weights in (stages.weights, stages.expert_weights))
+    reduce = layers * _reduce_seconds(jobs, physics, dense, expert)
+    gather = layers * _gather_seconds(jobs, physics, dense, expert)
+    kept = jobs.pp > 1
+    first = np.where(jobs.zero_stage == 3, gather, 0.0)
+    second = np.where(kept, 0.0, first) + reduce
+    least = np.maximum(1 - physics.shard_overlap_hidden, 1 / layers)
+    hidden = physics.shard_overlap_hidden
+    shown = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
+    shown = shown + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
+    copied = physics.shard_copy_bytes * layers * np.where(data_group(jobs).size > 1, dense + expert, 0.0)
+    shown = shown + copied / (physics.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s)
+    rounds = np.where(kept, 1, jobs.num_microbatches)
+    # ZeRO-2 gathers the parameters that it stepped, once and before anything runs.
+    after = np.where((jobs.zero_stage == 2) & ~jobs.frozen, gather, 0.0)
+    return DataParallel(exposed=rounds * shown + after, hidden=rounds * np.maximum(first + second - shown, 0.0))
+
+
+def _left(time: Floats, window: Floats, overlap: NDArray[np.bool_], least: Floats) -> Floats:
+    """What remains of ``time`` beside ``window`` seconds that hide it; at least the ``least`` share of it."""
+    return np.where(overlap, np.maximum(time - window, least * time), time)
+
+
+def _groups(jobs: Jobs, dense: Floats, expert: Floats) -> list[tuple[Group, Floats]]:
+    """Data-parallel communicators, each with the weights it carries."""
+    experts = [(expert_data_group(jobs), expert)] if jobs.model.experts else []
+    return [(data_group(jobs), dense), *experts]
 
 
 def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
-    """Reduce-scatter of all gradients, and the all-reduce between replicas of a sharded optimizer."""
+    """Reduce-scatter of all gradients, and the all-reduce between replicas of a sharded optimizer; 0 if frozen."""
     width = np.where(jobs.grad_reduce_fp32, 4.0, 2.0)
-    groups = ((data_group(jobs), dense), (expert_data_group(jobs), expert))
     time = np.zeros(jobs.size)
-    for group, weights in groups:
+    for group, weights in _groups(jobs, dense, expert):
         time = time + scatter_seconds(group, physics, width * weights)
         between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
         shard = width * weights / group.size
         time = time + all_reduce_seconds(between, physics, shard, jobs.nvls)
-    return time
+    return np.where(jobs.frozen, 0.0, time)
 
 
 def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
     """All-gather of the updated parameters, FP8 where they are kept so."""
     width = np.where(jobs.fp8_param_gather, 1.0, 2.0)
-    dense_time = gather_seconds(data_group(jobs), physics, width * dense)
-    return dense_time + gather_seconds(expert_data_group(jobs), physics, width * expert)
+    time = np.zeros(jobs.size)
+    for group, weights in _groups(jobs, dense, expert):
+        time = time + gather_seconds(group, physics, width * weights)
+    return time
 
 
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:

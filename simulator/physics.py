@@ -16,14 +16,10 @@ Sources by short name:
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from dataclasses import dataclass, field
 
 from simulator.constants import constant, priors
-from simulator.memory_physics import MemoryPhysics, memory_physics_of
+from simulator.memory_physics import MemoryPhysics
 
 
 @dataclass(frozen=True)
@@ -80,6 +76,7 @@ class Physics:
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
     latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
     hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
+    ring_hop_s: float = constant(6e-6, 0.30, "floor of each hop of a ring between nodes", "prior")
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
     )
@@ -102,6 +99,15 @@ class Physics:
     delay_wgrad_hidden: float = constant(0.04, 0.30, "more of it, with delayed weight gradients", "prior", below=1.0)
     dp_overlap_hidden: float = constant(
         0.90, 0.06, "of gradient and parameter traffic under compute", "prior", below=1.0
+    )
+    shard_overlap_hidden: float = constant(
+        0.80, 0.08, "of the per-layer traffic of sharded parameters and gradients under compute", "prior", below=1.0
+    )
+    shard_copy_bytes: float = constant(
+        14.0,
+        0.30,
+        "moved per parameter and micro-batch between it and the flat buffers of sharded data parallelism",
+        "prior, counted in torch FSDP: gradient cast to FP32 (6) and divided (8)",
     )
     cp_overlap_hidden: float = constant(0.90, 0.10, "of the key/value ring under attention", "prior", below=1.0)
     contention: float = constant(
@@ -137,39 +143,4 @@ SOFTWARE = frozenset(
 )  # fmt: skip
 """Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""
 
-
-@cache
-def posterior() -> dict[str, Any]:
-    """What the calibration made of the priors: ``simulator/data/posterior.json``.
-
-    ``general`` has [value, sd] of every constant, ``stacks`` [factor, sd] of those in which a stack differs from
-    Megatron-Core, ``versions`` the pace of each framework version; all sd are relative.
-    """
-    held: dict[str, Any] = json.loads(files("simulator").joinpath("data", "posterior.json").read_text("utf-8"))
-    return held
-
-
-def physics_of(stack: str = "megatron", version: str = "") -> Physics:
-    """The calibrated constants of a stack; ``version`` is ``framework version`` where an offset of it is known.
-
-    An unknown stack or version has the general constants.
-    """
-    known = posterior()
-    values = {name: value for name, (value, _) in known["general"].items()}
-    for name, (factor, _) in known["stacks"].get(stack, {}).items():
-        values[name] = values.get(name, getattr(Physics, name)) * factor
-    pace, _ = known["versions"].get(version, (1.0, 0.0))
-    values["pace"] = values.get("pace", 1.0) * pace
-    return replace(Physics(), memory=memory_physics_of(stack), **values)
-
-
-DEFAULT_PHYSICS = physics_of()
-
 PRIORS = priors(Physics)
-
-SPREAD: dict[str, float] = {
-    name: known[1] if (known := posterior()["general"].get(name)) else prior.sd
-    for name, prior in PRIORS.items()
-    if prior.sd > 0
-}
-"""Relative standard deviation with which a world draws a field: what stacks and library versions differ by."""

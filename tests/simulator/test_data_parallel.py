@@ -1,0 +1,76 @@
+"""Sharded data parallelism: what is sent, how often, and what of it shows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.collectives import data_group, gather_seconds, scatter_seconds
+from simulator.data_parallel import data_parallel
+from simulator.hardware import parse_cluster
+from simulator.job import make_jobs
+from simulator.models import model
+from simulator.physics import DEFAULT_PHYSICS
+from simulator.stages import stage_times
+
+EXPOSED = replace(DEFAULT_PHYSICS, shard_copy_bytes=0.0)
+
+
+def llama(n_gpus=64, **columns):
+    cluster = parse_cluster(f"{n_gpus}xH100-SXM5-80GB")
+    return make_jobs(model("llama-3-8b"), cluster, **({"gbs": 4 * n_gpus, "seq_len": 8192, "zero_stage": 3} | columns))
+
+
+def shown(jobs, physics=EXPOSED):
+    return data_parallel(jobs, physics, stage_times(jobs, physics))
+
+
+def test_sharded_traffic_is_counted_by_micro_batch():
+    """Without overlap: two gathers and a reduction of every layer, twice as often with half the micro-batch."""
+    jobs = llama(mbs=[2, 1], overlap_grad_reduce=False, overlap_param_gather=False, grad_reduce_fp32=False)
+    layers, group = jobs.model.layers, data_group(jobs)
+    layer = stage_times(jobs, EXPOSED).weights.max(axis=1) / layers
+    round_trip = 2 * gather_seconds(group, EXPOSED, 2 * layer) + scatter_seconds(group, EXPOSED, 2 * layer)
+    assert shown(jobs).exposed == pytest.approx([2, 4] * (layers * round_trip))
+
+
+def test_a_pipeline_keeps_what_it_gathered():
+    flat, piped = (
+        shown(llama(pp=pp, overlap_grad_reduce=False, overlap_param_gather=False)).exposed[0] for pp in (1, 2)
+    )
+    assert piped < flat / 4  # a quarter of the rounds, half of the layers and one gather less
+
+
+@given(stage=st.sampled_from([1, 2, 3]), mbs=st.sampled_from([1, 2, 4]), pp=st.sampled_from([1, 2]))
+def test_exposed_and_hidden_add_up_to_the_traffic(stage, mbs, pp):
+    columns = {"zero_stage": stage, "mbs": mbs, "pp": pp, "gbs": 512}
+    beside = shown(llama(**columns))
+    alone = shown(llama(**columns, overlap_grad_reduce=False, overlap_param_gather=False))
+    assert alone.hidden[0] == pytest.approx(0, abs=1e-9)
+    assert beside.exposed + beside.hidden == pytest.approx(alone.exposed)
+    assert np.all(beside.exposed <= alone.exposed)
+
+
+def test_gathers_of_groups_inside_a_node_do_not_see_the_network():
+    slow = parse_cluster("512xH100-SXM5-80GB")
+    slow = replace(slow, accelerator=replace(slow.accelerator, nic_bytes_per_s=5e9))
+    jobs = replace(llama(512, optimizer_instances=[1, 64], frozen=True), cluster=slow)
+    node = llama(8, frozen=True)
+    whole, hybrid = shown(jobs).exposed
+    assert hybrid == pytest.approx(shown(node).exposed[0])
+    assert whole > 5 * hybrid
+
+
+def test_gathers_of_a_ring_grow_with_its_ranks():
+    small, large = (gather_seconds(data_group(llama(n)), DEFAULT_PHYSICS, np.array([1.0]))[0] for n in (64, 512))
+    assert large == pytest.approx(8 * small, rel=0.1)
+
+
+def test_copies_take_memory_bandwidth():
+    jobs = llama()
+    bare, copied = (shown(jobs, replace(EXPOSED, shard_copy_bytes=size)) for size in (0.0, 14.0))
+    rate = DEFAULT_PHYSICS.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s
+    weights = stage_times(jobs, EXPOSED).weights.sum()
+    assert copied.exposed - bare.exposed == pytest.approx(4 * 14 * weights / rate)
