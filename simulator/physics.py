@@ -142,7 +142,8 @@ class Physics:
 SOFTWARE = frozenset(
     {
         "gemm_speed", "attention_speed", "memory_eff", "unfused_traffic", "launch_s", "sync_s", "step_fixed_s",
-        "tp_backward_hidden", "dp_overlap_hidden", "cp_overlap_hidden", "nic_eff", "hop_latency_s",
+        "tp_backward_hidden", "dp_overlap_hidden", "cp_overlap_hidden", "nic_eff", "hop_latency_s", "shard_overlap_hidden",
+        "shard_copy_bytes",
     }
 )  # fmt: skip
 """Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""
