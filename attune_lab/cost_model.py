@@ -18,7 +18,8 @@ from attune_lab.recipe.shape import shape_of
 from simulator.hardware import ClusterSpec
 from simulator.metrics import peak_flops
 from simulator.models import ModelShape
-from simulator.physics import DEFAULT_PHYSICS, Physics
+from simulator.physics import Physics
+from simulator.posterior import DEFAULT_PHYSICS
 from simulator.step import simulate_step
 
 

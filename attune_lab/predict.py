@@ -16,7 +16,7 @@ from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import write_file
 from simulator.calibration.batches import Batch, batch_points, measured_peak
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
-from simulator.physics import physics_of
+from simulator.posterior import POSTERIOR
 from simulator.step import simulate_step
 
 PREDICTED_COLUMNS = (
@@ -77,7 +77,7 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
-    step = simulate_step(batch.jobs, physics_of(batch.stack, batch.version))
+    step = simulate_step(batch.jobs, POSTERIOR.physics(batch.stack, batch.version))
     capacity = batch.jobs.cluster.accelerator.memory_bytes
     needed = step.peak_reserved_bytes.max(axis=1)
     figures = {

@@ -16,14 +16,10 @@ Sources by short name:
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from dataclasses import dataclass, field
 
 from simulator.constants import constant, priors
-from simulator.memory_physics import MemoryPhysics, memory_physics_of
+from simulator.memory_physics import MemoryPhysics
 
 
 @dataclass(frozen=True)
@@ -148,39 +144,4 @@ SOFTWARE = frozenset(
 )  # fmt: skip
 """Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""
 
-
-@cache
-def posterior() -> dict[str, Any]:
-    """What the calibration made of the priors: ``simulator/data/posterior.json``.
-
-    ``general`` has [value, sd] of every constant, ``stacks`` [factor, sd] of those in which a stack differs from
-    Megatron-Core, ``versions`` the pace of each framework version; all sd are relative.
-    """
-    held: dict[str, Any] = json.loads(files("simulator").joinpath("data", "posterior.json").read_text("utf-8"))
-    return held
-
-
-def physics_of(stack: str = "megatron", version: str = "") -> Physics:
-    """The calibrated constants of a stack; ``version`` is ``framework version`` where an offset of it is known.
-
-    An unknown stack or version has the general constants.
-    """
-    known = posterior()
-    values = {name: value for name, (value, _) in known["general"].items()}
-    for name, (factor, _) in known["stacks"].get(stack, {}).items():
-        values[name] = values.get(name, getattr(Physics, name)) * factor
-    pace, _ = known["versions"].get(version, (1.0, 0.0))
-    values["pace"] = values.get("pace", 1.0) * pace
-    return replace(Physics(), memory=memory_physics_of(stack), **values)
-
-
-DEFAULT_PHYSICS = physics_of()
-
 PRIORS = priors(Physics)
-
-SPREAD: dict[str, float] = {
-    name: known[1] if (known := posterior()["general"].get(name)) else prior.sd
-    for name, prior in PRIORS.items()
-    if prior.sd > 0
-}
-"""Relative standard deviation with which a world draws a field: what stacks and library versions differ by."""

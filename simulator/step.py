@@ -16,8 +16,9 @@ from simulator.data_parallel import data_parallel, optimizer_seconds
 from simulator.job import Jobs
 from simulator.memory import MemoryEstimate, peak_memory
 from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens_per_s_per_gpu
-from simulator.physics import DEFAULT_PHYSICS, Physics
+from simulator.physics import Physics
 from simulator.pipeline import Passes, pipeline_times
+from simulator.posterior import DEFAULT_PHYSICS
 from simulator.stages import StageTimes, stage_times
 
 Floats = NDArray[np.float64]

@@ -7,8 +7,8 @@ Imports of this module are forbidden to tuners.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from simulator.curves import Signature, curves
 from simulator.draws import generator
 from simulator.hardware import ClusterSpec
 from simulator.job import Dispatcher, Floats, Graph, Jobs
-from simulator.physics import DEFAULT_PHYSICS, PRIORS, SPREAD, Physics
+from simulator.physics import Physics
+from simulator.posterior import POSTERIOR
 from simulator.step import BREAKDOWN, StepEstimate, simulate_step
 
 Ending = Literal["ok", "oom", "hang", "timeout", "diverged", "node_failure", "preempted"]
@@ -118,15 +119,11 @@ class World:
         """
         if harshness < 0:
             raise ValueError(f"harshness {harshness} is negative; give 0 or more")
-        random = generator(seed, "physics")
-        drawn: dict[str, Any] = {
-            name: _spread(random, getattr(DEFAULT_PHYSICS, name), sd * min(harshness, 2.0), PRIORS[name].below)
-            for name, sd in SPREAD.items()
-        }
+        physics = POSTERIOR.draw(generator(seed, "physics"), min(harshness, 2.0))
         stack = generator(seed, "stack")
         mcore = str(stack.choice(STACKS))
         hidden = (_hidden_defect(stack),) if stack.random() < min(HIDDEN_CHANCE * harshness, 1.0) else ()
-        return cls(seed, cluster, replace(DEFAULT_PHYSICS, **drawn), harshness, mcore, hidden)
+        return cls(seed, cluster, physics, harshness, mcore, hidden)
 
     def startup_bound_s(self, job: Jobs) -> float:
         """Seconds start-up takes at most; scheduling, loading, and capturing graphs or compiling."""
@@ -239,12 +236,6 @@ _FAILURE_LINES: Mapping[Ending, str] = {
     "preempted": "slurmstepd: error: *** STEP CANCELLED DUE TO PREEMPTION ***",
     "hang": "Watchdog caught collective operation timeout: WorkNCCL(OpType=_REDUCE_SCATTER_BASE, Timeout(ms)=600000)",
 }
-
-
-def _spread(random: np.random.Generator, mean: float, sd: float, below: float) -> float:
-    """A log-normal draw around ``mean`` that stays below ``below``."""
-    factor = float(np.exp(sd * float(np.clip(random.normal(), -2, 2))))
-    return min(mean * factor, 0.98 * below)
 
 
 def _hidden_defect(random: np.random.Generator) -> HiddenDefect:

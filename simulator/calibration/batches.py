@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.calibration.points import Point
 from simulator.job import DEFAULTS, Jobs, make_jobs
-from simulator.physics import DEFAULT_PHYSICS
+from simulator.posterior import DEFAULT_PHYSICS
 from simulator.step import StepEstimate, simulate_step
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from simulator.collectives import (
 from simulator.hardware import parse_cluster
 from simulator.job import Dispatcher, Precision, make_jobs
 from simulator.models import model
-from simulator.physics import DEFAULT_PHYSICS
+from simulator.posterior import DEFAULT_PHYSICS
 
 H100 = parse_cluster("64xH100-SXM5-80GB")
 MIB = 2.0**20

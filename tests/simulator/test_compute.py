@@ -15,7 +15,8 @@ from simulator.kernels import (
     weight_gradient_seconds,
 )
 from simulator.models import model, parameters
-from simulator.physics import DEFAULT_PHYSICS, Physics
+from simulator.physics import Physics
+from simulator.posterior import DEFAULT_PHYSICS
 from simulator.stages import stage_times
 
 H100 = parse_cluster("64xH100-SXM5-80GB")

@@ -9,7 +9,7 @@ from simulator.compute import part_times
 from simulator.hardware import parse_cluster
 from simulator.job import make_jobs
 from simulator.models import model
-from simulator.physics import DEFAULT_PHYSICS
+from simulator.posterior import DEFAULT_PHYSICS
 from simulator.step import simulate_step
 
 

@@ -1,4 +1,4 @@
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulator.hardware import parse_cluster
 from simulator.job import Dispatcher, Graph, Offload, Precision, Recompute, make_jobs
 from simulator.models import model
-from simulator.physics import DEFAULT_PHYSICS, SPREAD
+from simulator.posterior import DEFAULT_PHYSICS, POSTERIOR
 from simulator.step import BREAKDOWN, simulate_step
 
 DIAGNOSTICS = {
@@ -183,8 +183,6 @@ def test_margins_relieve_contention():
 
 
 def test_every_world_draw_is_a_constant_that_moves_a_step():
-    names = {f.name for f in fields(DEFAULT_PHYSICS)}
-    assert set(SPREAD) <= names
     jobs = make_jobs(
         model("qwen3-30b-a3b"), parse_cluster("64xH100-SXM5-80GB"), gbs=256, mbs=4, seq_len=4096, pp=2, cp=2,
         tp=[2, 2, 1, 2, 4], ep=[8, 16, 16, 8, 4], dispatcher=[1, 2, 3, 1, 2], ep_overlap=[0, 1, 1, 0, 0],
@@ -206,7 +204,7 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
     efa = replace(jobs, cluster=replace(jobs.cluster, interconnect="efa"))
     batches = (jobs, tiny, overlapped, efa)
     bases = [simulate_step(batch).step_time_s for batch in batches]
-    for name in SPREAD:
+    for name in POSTERIOR.constants:
         factor = 1000 if name == "graph_launch_s" else 0.9  # a graph's launches bind only when they are slow
         moved = replace(DEFAULT_PHYSICS, **{name: factor * getattr(DEFAULT_PHYSICS, name)})
         times = [simulate_step(batch, moved).step_time_s for batch in batches]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from simulator.hardware import parse_cluster
 from simulator.job import make_jobs
 from simulator.models import models
-from simulator.physics import DEFAULT_PHYSICS, SPREAD
+from simulator.physics import PRIORS, SOFTWARE
+from simulator.posterior import DEFAULT_PHYSICS, POSTERIOR
 from simulator.step import simulate_step
 from simulator.world import TRIGGERS, WATCHDOG_S, World
 
@@ -41,13 +42,16 @@ def test_worlds_differ_and_a_tame_one_is_the_cost_model_but_for_noise():
     assert run(tame, steps=40).step_times_s[3:].mean() == pytest.approx(expected, rel=0.03)
 
 
-def test_physics_spread_as_declared_around_the_cost_model():
+def test_physics_spread_as_the_calibration_says_around_the_cost_model():
     draws = [World.draw(seed, CLUSTER).physics for seed in range(300)]
     for name in ("launch_s", "contention", "straggler"):
         ratios = np.log([getattr(p, name) / getattr(DEFAULT_PHYSICS, name) for p in draws])
-        assert abs(ratios.mean()) < 0.25 * SPREAD[name]
-        assert ratios.std() == pytest.approx(SPREAD[name], rel=0.25)
-    assert all(getattr(p, name) < 1 for p in draws for name in SPREAD if name.endswith("_hidden"))
+        at = POSTERIOR.constants.index(name)
+        between = POSTERIOR.between_stacks if name in SOFTWARE else 0.0
+        spread = PRIORS[name].sd * np.hypot(np.sqrt(POSTERIOR.covariance[at, at]), between)
+        assert abs(ratios.mean()) < 0.25 * spread
+        assert ratios.std() == pytest.approx(spread, rel=0.25)
+    assert all(getattr(p, name) < prior.below for p in draws for name, prior in PRIORS.items())
 
 
 def test_repeated_runs_spread_by_a_fraction_of_a_percent():
