@@ -37,11 +37,12 @@ def _stack(name: str, **defaults: Any) -> Stack:
 
 
 MEGATRON = _stack("megatron")
-# Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, Transformer Engine's
-# cross-entropy, fused router, TP communication in user buffers (dense models), manual garbage collection, NUMA binding.
+# Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, FP8 weights without a
+# BF16 original, Transformer Engine's cross-entropy, fused router, TP communication in user buffers (dense models),
+# manual garbage collection, NUMA binding.
 _BRIDGE = _stack(
     "megatron-bridge", grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
-    router_fusion=True, tp_comm_overlap=True, host_tuned=2,
+    router_fusion=True, tp_comm_overlap=True, host_tuned=2, fp8_param_gather=True,
 )  # fmt: skip
 _EAGER = {"sequence_parallel": False}
 _UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
@@ -69,7 +70,15 @@ _STACKS = (
     _stack("torchtitan", zero_stage=3, **_UNFUSED, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
     _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
-    _stack("nemo", tp_comm_overlap=True),
+    # NVIDIA's performance recipes: gradients kept and reduced in BF16, FP8 weights without a BF16 original.
+    _stack(
+        "nemo",
+        tp_comm_overlap=True,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        cross_entropy_fusion=True,
+        fp8_param_gather=True,
+    ),
     # InternEvo keeps BF16 gradients, reduces them under the backward pass and broadcasts parameters after the step
     # (InternLM/InternEvo@c628a8c configs/7B_sft.py: overlap_sync_grad, not overlap_sync_param, buckets of 512 MiB).
     _stack(

@@ -108,6 +108,31 @@ def test_dispatch_of_deepseek(dispatcher, microseconds, tolerance):
     assert dispatch_seconds(jobs, DEFAULT_PHYSICS) == pytest.approx(measured, rel=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("dispatcher", "microseconds"),
+    [(Dispatcher.ALLTOALL, (735, 743, 769)), (Dispatcher.HYBRIDEP, (391, 578, 612, 675))],
+)
+def test_dispatch_inside_one_nvlink_domain(dispatcher, microseconds):
+    """The same on GB200. All-to-all at EP 64 (930 us) is not reached: its messages are small."""
+    ep = [8, 16, 32, 64][: len(microseconds)]
+    cluster = parse_cluster("64xGB200-NVL72")
+    jobs = make_jobs(
+        model("deepseek-v3"), cluster, gbs=64, seq_len=4096, force_balance=True, ep=ep, dispatcher=int(dispatcher)
+    )
+    assert dispatch_seconds(jobs, DEFAULT_PHYSICS) == pytest.approx(np.array(microseconds) * 1e-6, rel=0.12)
+
+
+@pytest.mark.parametrize(("nodes", "milliseconds"), [(1, 0.98), (4, 3.63)])
+def test_deepep_combines(nodes, milliseconds):
+    """ai-dynamo/aiconfigurator@095f58a DeepEP table, H100, 20 SMs: hidden 7,168, 4,096 tokens, top-8 of 256."""
+    cluster = parse_cluster(f"{8 * nodes}xH100-SXM5-80GB")
+    jobs = make_jobs(
+        model("deepseek-v3"), cluster, gbs=64, seq_len=4096, force_balance=True, ep=8 * nodes,
+        dispatcher=int(Dispatcher.DEEPEP),
+    )  # fmt: skip
+    assert dispatch_seconds(jobs, DEFAULT_PHYSICS) == pytest.approx(milliseconds * 1e-3, rel=0.13)
+
+
 def test_fused_dispatchers_beat_all_to_all_across_nodes():
     jobs = deepseek(ep=32, dispatcher=[Dispatcher.ALLTOALL, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP])
     times = dispatch_seconds(jobs, DEFAULT_PHYSICS)
