@@ -19,6 +19,7 @@ from simulator.collectives import (
     scatter_seconds,
 )
 from simulator.job import Jobs
+from simulator.kernels import memory_rate
 from simulator.physics import Physics
 from simulator.stages import StageTimes
 
@@ -95,7 +96,7 @@ def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     shown = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
     shown = shown + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
     copied = physics.shard_copy_bytes * layers * np.where(data_group(jobs).size > 1, dense + expert, 0.0)
-    shown = shown + copied / (physics.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s)
+    shown = shown + copied / memory_rate(jobs.cluster.accelerator, physics)
     rounds = np.where(kept, 1, jobs.num_microbatches)
     # ZeRO-2 gathers the parameters that it stepped, once and before anything runs.
     after = np.where((jobs.zero_stage == 2) & ~jobs.frozen, gather, 0.0)
@@ -157,5 +158,5 @@ def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Float
     on_host = shard * jobs.optimizer_offload
     link = (jobs.main_grad_bytes + 2) * on_host / (physics.host_link_eff * chip.host_bytes_per_s)
     host = per_step * on_host / physics.host_adam_bytes_per_s
-    seconds = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
+    seconds = device / memory_rate(chip, physics) + link + host
     return np.where(jobs.frozen, 0.0, seconds)

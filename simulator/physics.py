@@ -32,9 +32,12 @@ class Physics:
 
     # Kernels
     gemm_speed: float = constant(
-        0.90, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
+        0.86, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
     )
     gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
+    ampere_clock: float = constant(
+        1.07, 0.04, "the same clocks of Ampere over those of later parts, which meet their power limit", "prior"
+    )
     attention_speed: float = constant(0.90, 0.08, "the same clocks, over the table of attention", "prior")
     fp8_attention: float = constant(1.3, 0.10, "speed of FP8 attention over BF16", "prior")
     attention_backward: float = constant(
@@ -47,6 +50,9 @@ class Physics:
         "arXiv 2407.08608, flash-attention 2 reaches 35 % of an H100, version 3 up to 75 %",
     )
     memory_eff: float = constant(0.80, 0.10, "of the HBM rate, fused memory-bound operations", "AIC H100")
+    ampere_memory: float = constant(
+        1.15, 0.08, "that share of Ampere's HBM over later parts', which need more bytes in flight", "prior"
+    )
     memory_latency_s: float = constant(3e-6, 0.20, "fixed part of one memory-bound kernel", "AIC H100")
     unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior")
     compiled_traffic: float = constant(0.75, 0.10, "bytes moved under torch.compile over without it", "prior")
@@ -154,6 +160,7 @@ SOFTWARE = frozenset(
     {
         "gemm_speed", "attention_speed", "memory_eff", "unfused_traffic", "launch_s", "sync_s", "step_fixed_s",
         "tp_backward_hidden", "dp_overlap_hidden", "cp_overlap_hidden", "nic_eff", "hop_latency_s",
+        "shard_overlap_hidden", "shard_copy_bytes",
     }
 )  # fmt: skip
 """Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""

@@ -64,6 +64,7 @@ _BRIDGE = _stack(
     router_fusion=True, tp_comm_overlap=True, host_tuned=2, fp8_param_gather=True,
 )  # fmt: skip
 _EAGER = {"sequence_parallel": False}
+_UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 _STACKS = (
     MEGATRON,
@@ -96,10 +97,10 @@ _STACKS = (
         splits_by_cost=True,
     ),
     # Its MPT computes the loss with the fused kernel of flash-attention (mosaicml/llm-foundry@8c8dd48 ``loss_fn``).
-    _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_PORTABLE),
+    _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_UNFUSED, **_PORTABLE),
     # Its operator-wise checkpointing is the default mode, and ``reshard_after_forward`` is off in a pipeline
     # (pytorch/torchtitan@b5bcd76).
-    _stack("torchtitan", recomputes="selective:per_op", whole_in_pipeline=True, zero_stage=3, **_PORTABLE),
+    _stack("torchtitan", recomputes="selective:per_op", whole_in_pipeline=True, zero_stage=3, **_UNFUSED, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
     _stack("maxtext", recomputes="full", zero_stage=3, cuda_graph=Graph.FULL_ITERATION, compiled=True),
     # NVIDIA's performance recipes: gradients kept and reduced in BF16, FP8 weights without a BF16 original.
