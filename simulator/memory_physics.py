@@ -135,6 +135,7 @@ _STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
             "reserve": 0.0,  # the sizes above were fitted to what is taken for reserved memory
             "context_bytes": 0.8 * GIB,  # no Transformer Engine; runs with 77.1 of 79.1 GiB reserved survive
         },
+        "deepspeed": {"raw_gradient_bytes": 2.0, "placeholder_gradients": 0.0, "context_bytes": 0.8 * GIB},
         "llm-foundry": _TORCH,
         "torchtitan": {
             **_TORCH,

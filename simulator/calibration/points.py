@@ -86,6 +86,7 @@ _NETWORK = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)Gb(?:ps|/s)?(\w*)")
 _TENSOR_MODES = {"ALL_REDUCE": False, "REDUCE_SCATTER": True}
 """nanotron's words for tensor parallelism without and with sequence parallelism."""
 _SHARDED = ("megatron_fsdp", "fsdp2", "fsdp")
+_MAX_CHUNKS = 1024  # more than any published pipeline has stages
 _INTERLEAVED = 2  # chunks a stage where a row says interleaved and no more: the fewest there can be
 
 
@@ -195,8 +196,8 @@ def _stages(
 ) -> dict[str, Any]:
     """Virtual stages and layers of each stage."""
     vpp = positive(cells, "vp", _INTERLEAVED if schedule_is_interleaved(knobs) else 1) if pp > 1 else 1
-    if pp > MAX_GPUS or vpp > max(shape.layers, 1):
-        raise Unsupported(f"pp {pp} with vp {vpp}: more stages than layers or GPUs can make")
+    if pp * vpp > _MAX_CHUNKS:
+        raise Unsupported(f"pp x vpp = {pp * vpp}: more than {_MAX_CHUNKS} stages are not simulated")
     if knobs.get("pp_layout"):
         layers, vpp = split_by_layout(knobs["pp_layout"], pp)
         if sum(layers) != shape.layers:
