@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from simulator.constants import constant, priors
 from simulator.hardware import GIB
 
@@ -159,3 +161,10 @@ MEMORY_SPREAD: Mapping[str, float] = MappingProxyType(
     {name: prior.sd for name, prior in MEMORY_PRIORS.items() if prior.sd > 0}
 )
 """Relative standard deviation with which a world draws a field."""
+
+
+def drawn_memory_physics(random: np.random.Generator, scale: float) -> MemoryPhysics:
+    """Constants as another cluster and library versions may have them; ``scale`` multiplies every deviation."""
+    deviations = scale * np.clip(random.normal(size=len(MEMORY_SPREAD)), -3, 3)
+    drawn = {name: MEMORY_PRIORS[name].moved(by) for name, by in zip(MEMORY_SPREAD, deviations.tolist(), strict=True)}
+    return replace(MemoryPhysics(), **drawn)

@@ -112,9 +112,9 @@ def parse_point(row: Mapping[str, str]) -> Point:
     cells = {k: v.strip() for k, v in row.items() if k not in MEASURED_COLUMNS and isinstance(v, str)}
     knobs = canonical(parse_knobs(cells.get("knobs", "")))
     shape = row_shape(cells, knobs)
-    cluster = _cluster(cells, knobs)
     framework, release = cells.get("framework", ""), cells.get("framework_version", "")
     stack = stack_of(framework, release)
+    cluster = replace(_cluster(cells, knobs), interconnect=stack.interconnect)
     columns = _columns(cells, knobs, shape, cluster, stack)
     printed = cells.get("mem_statistic", "")
     statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
@@ -172,14 +172,16 @@ def _columns(
         _recompute(asked, knobs, layout, shape) if asked else (Recompute(default["recompute"]), 0)
     )
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
+    whole_weights = stack.name == "torchtitan" and layout["pp"] > 1
+    zero_stage = _zero_stage(cells, knobs, default["zero_stage"], whole_weights)
     return {
-        **stack.defaults,
+        **stack.columns(layout["pp"], zero_stage),
         **layout,
         "seq_len": positive(cells, "seq_len"),
         "precision": choice(_PRECISIONS, cells.get("precision", "") or "bf16", "precision"),
         "recompute": recompute,
         "recompute_layers": recompute_layers,
-        "zero_stage": _zero_stage(cells, knobs, default["zero_stage"], stack.name == "torchtitan" and layout["pp"] > 1),
+        "zero_stage": zero_stage,
         "optimizer_instances": _instances(knobs, dp, layout["cp"]),
         "sequence_parallel": flag(cells, "sequence_parallel", scattered) and layout["tp"] > 1,
         # Published speed runs force even routing; a row that does not says so.

@@ -50,6 +50,7 @@ def _from_columns(name: str, cells: Mapping[str, str], knobs: Mapping[str, str])
         qk_rope_dim=whole(knobs, "qk_rope_head_dim", 0),
         v_dim=whole(knobs, "v_head_dim", 0),
         gated_mlp=knobs.get("activation", "swiglu") in _GATED,
+        rotary=knobs.get("activation") != "gelu",  # models after GPT-2 have positions of their own, or ALiBi
         experts=experts,
         top_k=whole(cells, "top_k", 2 if experts else 0),
         moe_ffn=whole(cells, "moe_ffn", whole(cells, "ffn", 0) if experts else 0),
