@@ -79,8 +79,8 @@ class Posterior:
             )
         return cls(names, shifts, covariance, held["stacks"], held["versions"], held["fitted"])
 
-    def save(self, path: Path) -> None:
-        """Write the file that `load` reads."""
+    def to_json(self) -> str:
+        """The content of the file that `load` reads."""
         content = {
             "fitted": dict(self.fitted),
             "constants": list(self.constants),
@@ -89,7 +89,7 @@ class Posterior:
             "versions": dict(self.versions),
             "covariance": _rounded(self.covariance),
         }
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        return json.dumps(content, indent=1) + "\n"
 
     def physics(self, stack: str = "megatron", version: str = "") -> Physics:
         """The constants of a stack; ``version`` is ``framework version``.
