@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.compute import part_times, routing_imbalance, tokens_per_expert
-from simulator.hardware import parse_cluster
+from simulator.hardware import accelerators, parse_cluster
 from simulator.job import Graph, Precision, Recompute, make_jobs
 from simulator.kernels import (
     AttentionShape,
@@ -12,6 +14,8 @@ from simulator.kernels import (
     attention_seconds,
     gemm_rates,
     gemm_seconds,
+    memory_rate,
+    memory_seconds,
     weight_gradient_seconds,
 )
 from simulator.models import model, parameters
@@ -49,6 +53,24 @@ def test_attention_efficiency_by_length(seq, published):
     chip = H100.accelerator
     seconds = attention_seconds(attention_fit(chip, "gqa"), chip, seen, flops)
     assert flops / seconds / chip.peak_bf16_flops == pytest.approx(published, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "published"),
+    [
+        ("H100-SXM5-80GB", 4096, 553),
+        ("H100-SXM5-80GB", 16384, 638),
+        ("GB200-NVL72", 4096, 1324),
+        ("GB200-NVL72", 16384, 1698),
+    ],
+)
+def test_latent_attention_of_deepseek(name, length, published):
+    """arXiv 2603.07685, cuDNN forward TFLOP/s at 128 heads of 192 and 128."""
+    chip, heads = accelerators()[name], np.array(128.0)
+    seen = AttentionShape(np.array(float(length)), np.array(1.0), heads, heads, 192, 128)
+    flops = length**2 * heads * (192 + 128.0)
+    seconds = attention_seconds(attention_fit(chip, "mla"), chip, seen, flops)
+    assert flops / seconds == pytest.approx(published * 1e12, rel=0.07)
 
 
 @given(heads=st.integers(1, 128), length=st.integers(128, 65536), calls=st.integers(1, 8))
@@ -148,3 +170,24 @@ def test_fusions_shorten_the_work():
     assert np.all(forward[1:] > forward[0])
     heads = part_times(qwen(cross_entropy_fusion=[True, False]), DEFAULT_PHYSICS)["head"]
     assert heads.forward[0] < heads.forward[1]
+
+
+def test_models_without_rotary_positions_rotate_nothing():
+    shape = model("llama-3-8b")
+    rotary, alibi, learned = (
+        part_times(make_jobs(s, H100, gbs=64, seq_len=2048), DEFAULT_PHYSICS)["attention"].forward[0]
+        for s in (shape, replace(shape, rotary=False), replace(shape, learned_positions=2048))
+    )
+    moved = 4 * (shape.heads + shape.kv_heads) * shape.head_dim * 2048
+    assert rotary - alibi == pytest.approx(memory_seconds(llama(), DEFAULT_PHYSICS, np.array(moved), kernels=2))
+    assert learned == alibi
+
+
+def test_ampere_keeps_its_clocks_and_its_memory_busy():
+    a100 = parse_cluster("8xA100-SXM4-80GB")
+    jobs = make_jobs(model("llama-3-8b"), a100, gbs=8, seq_len=2048)
+    own = Physics(ampere_clock=1.1, ampere_memory=1.2)
+    bare = Physics(ampere_clock=1.0, ampere_memory=1.0)
+    assert gemm_rates(jobs, bare).seconds_per_flop == pytest.approx(1.1 * gemm_rates(jobs, own).seconds_per_flop)
+    assert memory_rate(a100.accelerator, own) == pytest.approx(1.2 * memory_rate(a100.accelerator, bare))
+    assert memory_rate(H100.accelerator, own) == memory_rate(H100.accelerator, bare)
