@@ -95,6 +95,7 @@ def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
             continue
         result.update({name: f"{float(values[position]):.6g}" for name, values in figures.items()})
         result["pred_status"] = "ok" if needed[position] <= capacity else "oom"
+        result["pred_reason"] = batch.points[position].warning
         if result["pred_status"] == "oom":
             result["pred_reason"] = f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
 
