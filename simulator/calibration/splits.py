@@ -52,8 +52,8 @@ def leaves_idle_stages(shape: ModelShape, pp: int) -> bool:
 def _placed_by_cost(shape: ModelShape, pp: int) -> list[int]:
     """Stage of every block: embedding, layers, final norm, head, cast and loss.
 
-    A block goes to the current stage, and the next one to the next stage once the running cost has passed this
-    stage's share.
+    A block goes to the current stage, and the next one to the next stage once the running cost has reached this
+    stage's share (the published code asks for more; the memory of its sweep shows that equal is enough).
     **Source:** huggingface/nanotron@01de8d9 src/nanotron/models/base.py ``build_model`` and models/llama.py
     ``get_block_compute_costs``.
     """
@@ -63,7 +63,7 @@ def _placed_by_cost(shape: ModelShape, pp: int) -> list[int]:
     for cost in costs:
         passed += cost
         stages.append(stage)
-        if passed * pp > total * (stage + 1):
+        if passed * pp >= total * (stage + 1) and stage < pp - 1:
             stage += 1
     return stages
 
