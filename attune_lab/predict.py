@@ -68,6 +68,8 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
             results[index].update(pred_status="unsupported", pred_reason=str(error))
         except InvalidCell as error:
             results[index].update(pred_status="invalid", pred_reason=str(error))
+    for index, point in points.items():
+        results[index]["pred_reason"] = point.warning
     batches, refused = batch_points(points)
     for index, reason in refused.items():
         results[index].update(pred_status="unsupported", pred_reason=reason)
@@ -95,7 +97,6 @@ def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
             continue
         result.update({name: f"{float(values[position]):.6g}" for name, values in figures.items()})
         result["pred_status"] = "ok" if needed[position] <= capacity else "oom"
-        result["pred_reason"] = batch.points[position].warning
         if result["pred_status"] == "oom":
             result["pred_reason"] = f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
 
