@@ -101,6 +101,7 @@ class Point:
     version: str
     columns: Mapping[str, Any]
     memory_statistic: str
+    recompute_stated: bool
     warning: str = ""
 
 
@@ -122,7 +123,8 @@ def parse_point(row: Mapping[str, str]) -> Point:
     statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
     idle = stack.splits_by_cost and leaves_idle_stages(shape, columns["pp"])
     warning = f"{stack.name} places no block on the last of {columns['pp']} stages and does not start" if idle else ""
-    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, statistic, warning)
+    version, stated = f"{framework} {release}".strip(), cells.get("recompute") != "unknown"
+    return Point(shape, cluster, stack, version, columns, statistic, stated, warning)
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
