@@ -35,6 +35,9 @@ class Physics:
         0.90, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
     )
     gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
+    gemm_speed_mx: float = constant(
+        0.92, 0.05, "further factor of MXFP8: scales of every 32 elements to load and to arrange", "prior"
+    )
     attention_speed: float = constant(0.90, 0.08, "the same clocks, over the table of attention", "prior")
     fp8_attention: float = constant(1.3, 0.10, "speed of FP8 attention over BF16", "prior")
     attention_backward: float = constant(
