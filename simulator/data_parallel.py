@@ -19,6 +19,7 @@ from simulator.collectives import (
     scatter_seconds,
 )
 from simulator.job import Jobs
+from simulator.kernels import memory_rate
 from simulator.physics import Physics
 from simulator.stages import StageTimes
 
@@ -59,15 +60,15 @@ def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     **Source:** Megatron-LM `core/distributed`, bucket of max(40M, 1M x DP) parameters.
     """
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
-    reduce, gather = _reduce_seconds(jobs, physics, dense, expert), _gather_seconds(jobs, physics, dense, expert)
-    # Without a sharded optimizer the summed gradients are gathered, not the parameters; frozen ones have neither.
-    reduce = np.where(jobs.zero_stage == 0, 2 * reduce, reduce)
+    parameters = np.maximum(dense + expert, 1.0)
+    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
+    buckets = np.maximum(parameters / bucket, 1.0)
+    reduce = buckets * _reduce_seconds(jobs, physics, dense / buckets, expert / buckets)
+    gather = buckets * _gather_seconds(jobs, physics, dense / buckets, expert / buckets)
     gather = np.where((jobs.zero_stage == 0) | jobs.frozen, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
-    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
-    tail = np.minimum(bucket / np.maximum(dense + expert, 1.0), 1.0)
-    hidden = physics.dp_overlap_hidden
+    hidden, tail = physics.dp_overlap_hidden, 1 / buckets
     shown = _left(reduce, hidden * window * stages.backward.max(axis=1), jobs.overlap_grad_reduce, tail)
     shown = shown + _left(gather, hidden * window * stages.forward.max(axis=1), jobs.overlap_param_gather, tail)
     return DataParallel(exposed=shown, hidden=np.maximum(reduce + gather - shown, 0.0))
@@ -95,7 +96,7 @@ def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     shown = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
     shown = shown + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
     copied = physics.shard_copy_bytes * layers * np.where(data_group(jobs).size > 1, dense + expert, 0.0)
-    shown = shown + copied / (physics.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s)
+    shown = shown + copied / memory_rate(jobs.cluster.accelerator, physics)
     rounds = np.where(kept, 1, jobs.num_microbatches)
     # ZeRO-2 gathers the parameters that it stepped, once and before anything runs.
     after = np.where((jobs.zero_stage == 2) & ~jobs.frozen, gather, 0.0)
@@ -114,11 +115,16 @@ def _groups(jobs: Jobs, dense: Floats, expert: Floats) -> list[tuple[Group, Floa
 
 
 def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
-    """Reduce-scatter of all gradients, and the all-reduce between replicas of a sharded optimizer; 0 if frozen."""
+    """Reduce-scatter of gradients, and the all-reduce between replicas of a sharded optimizer; 0 if frozen.
+
+    Without a sharded optimizer the gradients are all-reduced.
+    """
     width = np.where(jobs.grad_reduce_fp32, 4.0, 2.0)
     time = np.zeros(jobs.size)
     for group, weights in _groups(jobs, dense, expert):
-        time = time + scatter_seconds(group, physics, width * weights)
+        scattered = scatter_seconds(group, physics, width * weights)
+        whole = all_reduce_seconds(group, physics, width * weights, jobs.nvls)
+        time = time + np.where(jobs.zero_stage == 0, whole, scattered)
         between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
         shard = width * weights / group.size
         time = time + all_reduce_seconds(between, physics, shard, jobs.nvls)
@@ -152,5 +158,5 @@ def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Float
     on_host = shard * jobs.optimizer_offload
     link = (jobs.main_grad_bytes + 2) * on_host / (physics.host_link_eff * chip.host_bytes_per_s)
     host = per_step * on_host / physics.host_adam_bytes_per_s
-    seconds = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
+    seconds = device / memory_rate(chip, physics) + link + host
     return np.where(jobs.frozen, 0.0, seconds)

@@ -18,6 +18,7 @@ from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
 
+AMPERE = 8  # compute capability, major number
 _TILE = 128.0 * 256.0  # elements of the output one SM computes at a time
 _QUERY_BLOCK = 128.0  # queries of one head an SM works on at a time
 
@@ -110,15 +111,20 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
         constants = entry(table, chip, _FORMAT[precision].variant)
         if constants is None or not _peak(chip, precision) > 0:
             raise ValueError(f"{chip.name} has no {precision.name} matrix units: choose another precision")
-        speed = physics.gemm_speed * (1.0 if _FORMAT[precision].cast == 0 else physics.gemm_speed_low)
-        speed *= physics.gemm_speed_mx if precision == Precision.MXFP8 else 1.0
-        found[value] = fitted_rates(constants.fit, chip, precision, speed)
+        found[value] = fitted_rates(constants.fit, chip, precision, _speed(physics, chip, precision))
     if len(found) == 1:
         return found[precisions[0]]
     columns = np.zeros((len(GemmRates.__annotations__), len(Precision)))
     for value, rates in found.items():
         columns[:, value] = list(vars(rates).values())
     return GemmRates(*columns[:, jobs.precision])
+
+
+def _speed(physics: Physics, chip: Accelerator, precision: Precision) -> float:
+    """Speed of training's products over the table's."""
+    speed = physics.gemm_speed * (physics.ampere_clock if chip.arch_major == AMPERE else 1.0)
+    speed *= 1.0 if _FORMAT[precision].variant == "bf16" else physics.gemm_speed_low
+    return speed * (physics.gemm_speed_mx if precision == Precision.MXFP8 else 1.0)
 
 
 def _peak(chip: Accelerator, precision: Precision) -> float:
@@ -210,5 +216,10 @@ def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: Fl
 
     **Source:** bytes over the HBM rate plus a fixed part per kernel, as ai-dynamo/aiconfigurator@095f58a has it.
     """
-    rate = physics.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s
-    return traffic / rate + kernels * physics.memory_latency_s
+    return traffic / memory_rate(jobs.cluster.accelerator, physics) + kernels * physics.memory_latency_s
+
+
+def memory_rate(chip: Accelerator, physics: Physics) -> float:
+    """Bytes per second that fused memory-bound kernels move."""
+    share = physics.memory_eff * (physics.ampere_memory if chip.arch_major == AMPERE else 1.0)
+    return share * chip.memory_bytes_per_s

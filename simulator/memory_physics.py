@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from simulator.constants import constant, priors
 from simulator.hardware import GIB
 
@@ -135,6 +137,7 @@ _STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
             "reserve": 0.0,  # the sizes above were fitted to what is taken for reserved memory
             "context_bytes": 0.8 * GIB,  # no Transformer Engine; runs with 77.1 of 79.1 GiB reserved survive
         },
+        "deepspeed": {"raw_gradient_bytes": 2.0, "placeholder_gradients": 0.0, "context_bytes": 0.8 * GIB},
         "llm-foundry": _TORCH,
         "torchtitan": {
             **_TORCH,
@@ -158,3 +161,10 @@ MEMORY_SPREAD: Mapping[str, float] = MappingProxyType(
     {name: prior.sd for name, prior in MEMORY_PRIORS.items() if prior.sd > 0}
 )
 """Relative standard deviation with which a world draws a field."""
+
+
+def drawn_memory_physics(random: np.random.Generator, scale: float) -> MemoryPhysics:
+    """Constants as another cluster and library versions may have them; ``scale`` multiplies every deviation."""
+    deviations = scale * np.clip(random.normal(size=len(MEMORY_SPREAD)), -3, 3)
+    drawn = {name: MEMORY_PRIORS[name].moved(by) for name, by in zip(MEMORY_SPREAD, deviations.tolist(), strict=True)}
+    return replace(MemoryPhysics(), **drawn)

@@ -38,8 +38,8 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         qk = v = shape.head_dim
         kv_heads = np.maximum(shape.kv_heads / jobs.tp, 1)
         tally.gemm(rates, rows, (heads + 2 * kv_heads) * qk, np.asarray(h))
-        norms = 1 if shape.qk_norm == "none" else 2
-        tally.memory(4 * norms * (heads + kv_heads) * qk * rows, kernels=2 * norms)
+        passes = (shape.rotary and not shape.learned_positions) + (shape.qk_norm != "none")
+        tally.memory(4 * passes * (heads + kv_heads) * qk * rows, kernels=2 * passes)
     _attention_kernel(tally, AttentionShape(rows, jobs.cp.astype(np.float64), heads, kv_heads, qk, v))
     tally.gemm(rates, rows, np.asarray(h), heads * v)
     kernels = 14.0 + np.where(jobs.tp > 1, TENSOR_LAUNCHES, 0.0) + np.where(jobs.fused_attention, 0.0, _SCORE_KERNELS)

@@ -71,6 +71,23 @@ def test_more_bytes_take_longer(small, factor, size):
     assert times[1] >= times[0] > 0
 
 
+@given(nodes=st.integers(2, 64))
+def test_a_ring_passes_every_node_and_a_tree_doubles_its_reach(nodes):
+    cluster = parse_cluster(f"{8 * nodes}xH100-SXM5-80GB")
+    across, inside = group(8 * nodes, 1, cluster), group(8, 1, cluster)
+    nothing = np.zeros(1)
+    ring = [gather_seconds(g, DEFAULT_PHYSICS, nothing)[0] for g in (across, inside)]
+    tree = [all_reduce_seconds(g, DEFAULT_PHYSICS, nothing, np.array([False]))[0] for g in (across, inside)]
+    assert ring[0] - ring[1] > nodes * DEFAULT_PHYSICS.ring_hop_s
+    assert tree[0] - tree[1] == pytest.approx(np.log2(nodes) * DEFAULT_PHYSICS.hop_latency_s)
+
+
+def test_agreeing_on_a_shape_is_paid_with_every_send():
+    jobs = deepseek(pp=4, p2p_handshake=[False, True])
+    plain, agreed = send_seconds(jobs, DEFAULT_PHYSICS)
+    assert agreed - plain == pytest.approx(DEFAULT_PHYSICS.handshake_s)
+
+
 def test_a_group_of_one_is_free():
     jobs = deepseek(tp=1, ep=1, cp=1, pp=1)
     assert sum(tensor_seconds(jobs, DEFAULT_PHYSICS)) == 0

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,8 @@ from simulator.kernels import (
     attention_seconds,
     gemm_rates,
     gemm_seconds,
+    memory_rate,
+    memory_seconds,
     weight_gradient_seconds,
 )
 from simulator.models import model, parameters
@@ -166,3 +170,24 @@ def test_fusions_shorten_the_work():
     assert np.all(forward[1:] > forward[0])
     heads = part_times(qwen(cross_entropy_fusion=[True, False]), DEFAULT_PHYSICS)["head"]
     assert heads.forward[0] < heads.forward[1]
+
+
+def test_models_without_rotary_positions_rotate_nothing():
+    shape = model("llama-3-8b")
+    rotary, alibi, learned = (
+        part_times(make_jobs(s, H100, gbs=64, seq_len=2048), DEFAULT_PHYSICS)["attention"].forward[0]
+        for s in (shape, replace(shape, rotary=False), replace(shape, learned_positions=2048))
+    )
+    moved = 4 * (shape.heads + shape.kv_heads) * shape.head_dim * 2048
+    assert rotary - alibi == pytest.approx(memory_seconds(llama(), DEFAULT_PHYSICS, np.array(moved), kernels=2))
+    assert learned == alibi
+
+
+def test_ampere_keeps_its_clocks_and_its_memory_busy():
+    a100 = parse_cluster("8xA100-SXM4-80GB")
+    jobs = make_jobs(model("llama-3-8b"), a100, gbs=8, seq_len=2048)
+    own = Physics(ampere_clock=1.1, ampere_memory=1.2)
+    bare = Physics(ampere_clock=1.0, ampere_memory=1.0)
+    assert gemm_rates(jobs, bare).seconds_per_flop == pytest.approx(1.1 * gemm_rates(jobs, own).seconds_per_flop)
+    assert memory_rate(a100.accelerator, own) == pytest.approx(1.2 * memory_rate(a100.accelerator, bare))
+    assert memory_rate(H100.accelerator, own) == memory_rate(H100.accelerator, bare)
