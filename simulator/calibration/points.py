@@ -98,6 +98,7 @@ class Point:
     version: str
     columns: Mapping[str, Any]
     memory_statistic: str
+    recompute_stated: bool
 
 
 def parse_point(row: Mapping[str, str]) -> Point:
@@ -116,7 +117,8 @@ def parse_point(row: Mapping[str, str]) -> Point:
     columns = _columns(cells, knobs, shape, cluster, stack)
     printed = cells.get("mem_statistic", "")
     statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
-    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, statistic)
+    version = f"{framework} {release}".strip()
+    return Point(shape, cluster, stack, version, columns, statistic, cells.get("recompute") != "unknown")
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
