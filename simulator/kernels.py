@@ -122,9 +122,15 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
 
 def _speed(physics: Physics, chip: Accelerator, precision: Precision) -> float:
     """Speed of training's products over the table's."""
-    speed = physics.gemm_speed * (physics.ampere_clock if chip.arch_major == AMPERE else 1.0)
-    speed *= 1.0 if _FORMAT[precision].variant == "bf16" else physics.gemm_speed_low
-    return speed * (physics.gemm_speed_mx if precision == Precision.MXFP8 else 1.0)
+    narrow = {
+        "bf16": 1.0,
+        "fp8-tensor": physics.gemm_speed_low,
+        "fp8-block": physics.gemm_speed_block,
+        "mxfp8": physics.gemm_speed_block,
+        "fp4": physics.gemm_speed_fp4,
+    }
+    clock = physics.gemm_speed * (physics.ampere_clock if chip.arch_major == AMPERE else 1.0)
+    return clock * narrow[_FORMAT[precision].variant]
 
 
 def _peak(chip: Accelerator, precision: Precision) -> float:
