@@ -30,9 +30,15 @@ _ADAM_BYTES = 14.0  # per parameter: clip the gradient (8), copy the FP32 result
 
 @dataclass(frozen=True)
 class DataParallel:
-    """Data-parallel communication of one step, shape (B,), seconds."""
+    """Data-parallel communication of one step, shape (B,), seconds.
+
+    Attributes:
+        exposed: what nothing hides.  gathered: the part of it before or in forward passes, parameters.
+        hidden: what runs beside computation.
+    """
 
     exposed: Floats
+    gathered: Floats
     hidden: Floats
 
 
@@ -47,7 +53,9 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
         return whole
     layers = _by_layer(jobs, physics, stages)
     return DataParallel(
-        exposed=np.where(sharded, layers.exposed, whole.exposed), hidden=np.where(sharded, layers.hidden, whole.hidden)
+        exposed=np.where(sharded, layers.exposed, whole.exposed),
+        gathered=np.where(sharded, layers.gathered, whole.gathered),
+        hidden=np.where(sharded, layers.hidden, whole.hidden),
     )
 
 
@@ -69,9 +77,9 @@ def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
     hidden, tail = physics.dp_overlap_hidden, 1 / buckets
-    shown = _left(reduce, hidden * window * stages.backward.max(axis=1), jobs.overlap_grad_reduce, tail)
-    shown = shown + _left(gather, hidden * window * stages.forward.max(axis=1), jobs.overlap_param_gather, tail)
-    return DataParallel(exposed=shown, hidden=np.maximum(reduce + gather - shown, 0.0))
+    gathered = _left(gather, hidden * window * stages.forward.max(axis=1), jobs.overlap_param_gather, tail)
+    shown = gathered + _left(reduce, hidden * window * stages.backward.max(axis=1), jobs.overlap_grad_reduce, tail)
+    return DataParallel(exposed=shown, gathered=gathered, hidden=np.maximum(reduce + gather - shown, 0.0))
 
 
 def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
@@ -93,14 +101,18 @@ def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     second = np.where(kept, 0.0, first) + reduce
     least = np.maximum(1 - physics.shard_overlap_hidden, 1 / layers)
     hidden = physics.shard_overlap_hidden
-    shown = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
-    shown = shown + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
+    gathered = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
+    shown = gathered + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
     copied = physics.shard_copy_bytes * layers * np.where(data_group(jobs).size > 1, dense + expert, 0.0)
     shown = shown + copied / memory_rate(jobs.cluster.accelerator, physics)
     rounds = np.where(kept, 1, jobs.num_microbatches)
     # ZeRO-2 gathers the parameters that it stepped, once and before anything runs.
     after = np.where((jobs.zero_stage == 2) & ~jobs.frozen, gather, 0.0)
-    return DataParallel(exposed=rounds * shown + after, hidden=rounds * np.maximum(first + second - shown, 0.0))
+    return DataParallel(
+        exposed=rounds * shown + after,
+        gathered=rounds * gathered + after,
+        hidden=rounds * np.maximum(first + second - shown, 0.0),
+    )
 
 
 def _left(time: Floats, window: Floats, overlap: NDArray[np.bool_], least: Floats) -> Floats:

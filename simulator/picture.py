@@ -32,7 +32,8 @@ _KINDS = {
     "I": ("#2a9d8f", "backward (inputs)"),
     "W": ("#b7d67a", "backward (weights)"),
     "send": ("#e8912d", "transfer to another stage"),
-    "data parallel": ("#c8553d", "gradients and parameters, not hidden"),
+    "parameters": ("#e07a5f", "parameter gathering, not hidden"),
+    "gradients": ("#b23a48", "gradient reduction, not hidden"),
     "optimizer": ("#7b4fa3", "optimizer"),
     "host and contention": ("#8a8f98", "host, slow-down by hidden communication"),
 }
@@ -185,6 +186,12 @@ def _describe(figure: Figure, line: Timeline, title: str, height: float) -> None
     kinds = {r.kind for r in line.recorded if r.end > r.start}
     patches = [Patch(color=colour, label=words) for kind, (colour, words) in _KINDS.items() if kind in kinds]
     patches.append(Patch(facecolor="#f4f4f2", edgecolor="#bbbbbb", label="idle"))
+    columns = len(patches) if len(patches) <= 8 else 5
     figure.legend(
-        handles=patches, loc="lower left", bbox_to_anchor=(_LEFT / _WIDTH, 0.0), ncols=9, fontsize=8, frameon=False
+        handles=patches,
+        loc="lower left",
+        bbox_to_anchor=(_LEFT / _WIDTH, 0.0),
+        ncols=columns,
+        fontsize=8,
+        frameon=False,
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.collectives import send_seconds
+from simulator.data_parallel import data_parallel
 from simulator.events import Recorded, Step, play
 from simulator.job import Jobs, Schedule
 from simulator.physics import Physics
@@ -63,9 +64,11 @@ def timeline(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> Timeline:
     microbatches, drawn = int(jobs.num_microbatches[0]), _drawn(jobs)
     _, seconds = _pipeline(jobs, physics)
     step, drawn_seconds = _pipeline(replace(jobs, gbs=drawn * jobs.mbs * jobs.dp), physics)
+    gathered = float(data_parallel(jobs, physics, stage_times(jobs, physics)).gathered[0]) * pace(jobs.cluster, physics)
+    reduced = parts["exposed_dp"] - gathered
     # Beside the pipeline and what follows it, a step holds host work and the slow-down by hidden communication.
     rest = max(predicted - seconds - parts["exposed_dp"] - parts["optimizer"], 0.0)
-    run = play(_with_once(step, rest, parts["exposed_dp"], parts["optimizer"]))
+    run = play(_with_once(step, rest, gathered, reduced, parts["optimizer"]))
     recorded, cut = run.recorded, None
     if drawn < microbatches:
         middle = sorted(r.start for r in recorded)[len(recorded) // 2]
@@ -117,12 +120,13 @@ def _pipeline(jobs: Jobs, physics: Physics) -> tuple[Step, float]:
     return step, float(free[0] + shown[0]) * slowest
 
 
-def _with_once(step: Step, host: float, data_parallel: float, optimizer: float) -> Step:
+def _with_once(step: Step, host: float, gathered: float, reduced: float, optimizer: float) -> Step:
+    """The same on every stage. Sharded parameters that every micro-batch gathers are drawn as if once, too."""
     stages = len(step.forward)
     return replace(
         step,
-        before=[("host and contention", [host] * stages)],
-        after=[("data parallel", [data_parallel] * stages)],
+        before=[("host and contention", [host] * stages), ("parameters", [gathered] * stages)],
+        after=[("gradients", [reduced] * stages)],
         together=[("optimizer", [optimizer] * stages)],
     )
 
