@@ -231,7 +231,9 @@ class _Model:
         """Shape (M,)."""
         posterior = self.layout.posterior(shifts)
         speed = predict_speed(self.batches, self.size, posterior.physics)[self.rows]
-        return np.log(speed / np.array([posterior.versions[version] for version in self.version.tolist()]))
+        paces = np.array([posterior.versions[version] for version in self.version.tolist()])
+        log_speed: Floats = np.log(speed / paces)
+        return log_speed
 
     def jacobian(self, shifts: Floats) -> Floats:
         """Derivative of `log_speed` by forward differences, shape (M, K).
