@@ -12,11 +12,13 @@ from simulator.job import Graph, Jobs, Recompute, has, tokens_per_rank
 from simulator.kernels import AttentionShape, GemmRates, attention_fit, attention_seconds
 from simulator.models import layer_flops
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 _HOPPER = 9  # compute capability from which matrix instructions are asynchronous and kernels written anew
 _SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
 
 
+@recorded
 def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     rows, local = tokens_per_rank(jobs), sharded_tokens(jobs)
