@@ -14,7 +14,7 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import write_file
-from simulator.calibration.batches import Batch, batch_points, measured_peak
+from simulator.calibration.batches import Batch, batch_points, measured_peak, needed_memory
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
 from simulator.posterior import POSTERIOR
 from simulator.step import simulate_step
@@ -41,7 +41,7 @@ def predict_file(points: Path, out: Path) -> dict[str, int]:
         UserError: a file that is not a CSV of points.
         EnvironmentFault: ``out`` cannot be written.
     """
-    header, rows = _read(points)
+    header, rows = read_points(points)
     predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows])
     fields = [name for name in header if name not in PREDICTED_COLUMNS]
     keep = [header.index(name) for name in fields]
@@ -77,9 +77,10 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
-    step = simulate_step(batch.jobs, POSTERIOR.physics(batch.stack, batch.version))
+    physics = POSTERIOR.physics(batch.stack, batch.version)
+    step = simulate_step(batch.jobs, physics)
     capacity = batch.jobs.cluster.accelerator.memory_bytes
-    needed = step.peak_reserved_bytes.max(axis=1)
+    needed = needed_memory(batch, step, physics.memory)
     figures = {
         "pred_step_time_s": step.step_time_s,
         "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
@@ -99,7 +100,12 @@ def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
             result["pred_reason"] = f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
 
 
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+def read_points(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a CSV of points.
+
+    Raises:
+        UserError: it cannot be read, lacks a column or names one twice.
+    """
     try:
         text = read_bytes(path, "CSV of points", _MAX_BYTES).decode("utf-8-sig")
         rows = list(_rows(text, path))

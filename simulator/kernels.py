@@ -91,6 +91,12 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
     chip = jobs.cluster.accelerator
     precisions = np.array([int(Precision.BF16)]) if high_precision else np.unique(jobs.precision)
     table = kernel_tables().grouped_gemm if grouped else kernel_tables().gemm
+    narrow = {
+        "bf16": 1.0,
+        "fp8-tensor": physics.gemm_speed_low,
+        "fp8-block": physics.gemm_speed_block,
+        "fp4": physics.gemm_speed_fp4,
+    }
     found = {}
     for value in precisions:
         name = _FORMAT[Precision(value)]
@@ -98,7 +104,7 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
         if constants is None or not _peak(chip, name) > 0:
             raise ValueError(f"{chip.name} has no {Precision(value).name} matrix units: choose another precision")
         clock = physics.gemm_speed * (physics.ampere_clock if chip.arch_major == AMPERE else 1.0)
-        speed = clock * (1.0 if name == "bf16" else physics.gemm_speed_low)
+        speed = clock * narrow[name]
         found[value] = fitted_rates(constants.fit, chip, name, speed)
     if len(found) == 1:
         return found[precisions[0]]

@@ -172,6 +172,58 @@ def test_fusions_shorten_the_work():
     assert heads.forward[0] < heads.forward[1]
 
 
+def nemotron(cluster=H100, **columns):
+    shape = model("nemotron-3-nano-30b-a3b")
+    return make_jobs(shape, cluster, **({"gbs": 512, "seq_len": 8192, "ep": 8} | columns))
+
+
+def test_the_scan_follows_the_sms_and_the_tokens():
+    """A Mamba-2 block repeats its forward scan in the backward pass; its rate is that of plain SMs, not of the
+    matrix units, so that Blackwell gains as many times as it has SMs more."""
+
+    def scan(cluster, **columns):
+        slow = Physics(scan_flops_per_sm=Physics().scan_flops_per_sm / 2)
+        part, slower = (part_times(nemotron(cluster, **columns), p)["mamba"] for p in (Physics(), slow))
+        return slower.forward[0] - part.forward[0], slower.backward[0] - part.backward[0]
+
+    b200 = parse_cluster("64xB200-SXM-180GB")
+    forward, backward = scan(H100)
+    assert backward == pytest.approx(3 * forward)
+    assert scan(H100, mbs=2)[0] == pytest.approx(2 * forward)
+    assert forward / scan(b200)[0] == pytest.approx(b200.accelerator.sms / H100.accelerator.sms)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "nemotron-3-nano-30b-a3b"])
+def test_unfused_chains_between_expert_products_cost_memory_time(name):
+    jobs = make_jobs(model(name), H100, gbs=512, seq_len=4096, ep=8, fused_experts=[False, True])
+    less, more = (part_times(jobs, Physics(unfused_experts=factor))["moe"] for factor in (1.0, 2.0))
+    assert more.forward[0] > less.forward[0]
+    assert more.forward[1] == less.forward[1]
+
+
+def test_swiglu_experts_are_fused_whatever_the_chain_costs():
+    less, more = (part_times(qwen(), Physics(unfused_experts=factor))["moe"].forward for factor in (1.0, 2.0))
+    assert less == more
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 32]))
+def test_each_further_expert_of_a_rank_adds_six_fixed_costs(ep):
+    """Two products, forward and both gradients."""
+    free, paid = (part_times(qwen(ep=ep), Physics(expert_gemm_s=cost))["moe"] for cost in (0.0, 1e-5))
+    added = (paid.forward + paid.backward - free.forward - free.backward)[0]
+    assert added == pytest.approx(6e-5 * (128 // ep - 1), rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8_TENSORWISE, Precision.MXFP8, Precision.NVFP4])
+def test_every_narrow_format_has_a_speed_of_its_own(precision):
+    cluster = parse_cluster("64xB200-SXM-180GB")
+    jobs = make_jobs(model("llama-3-70b"), cluster, gbs=128, seq_len=8192, precision=[Precision.BF16, int(precision)])
+    name = {1: "gemm_speed_low", 4: "gemm_speed_block", 5: "gemm_speed_fp4"}[int(precision)]
+    plain, slow = (part_times(jobs, Physics(**{name: speed}))["mlp"].forward for speed in (1.0, 0.5))
+    assert slow[0] == plain[0]
+    assert slow[1] > plain[1]
+
+
 def test_models_without_rotary_positions_rotate_nothing():
     shape = model("llama-3-8b")
     rotary, alibi, learned = (
