@@ -68,6 +68,8 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
             results[index].update(pred_status="unsupported", pred_reason=str(error))
         except InvalidCell as error:
             results[index].update(pred_status="invalid", pred_reason=str(error))
+    for index, point in points.items():
+        results[index]["pred_reason"] = point.warning
     batches, refused = batch_points(points)
     for index, reason in refused.items():
         results[index].update(pred_status="unsupported", pred_reason=reason)

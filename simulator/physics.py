@@ -36,7 +36,7 @@ class Physics:
     )
     gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8 with one scale a tensor: casts, amax", "prior")
     gemm_speed_block: float = constant(
-        1.0, 0.08, "the same of block-scaled FP8: casts both ways, scale layout", "prior"
+        0.93, 0.08, "the same of block-scaled FP8: casts both ways, scale layout", "prior"
     )
     gemm_speed_fp4: float = constant(1.0, 0.10, "the same of FP4: Hadamard transforms, stochastic rounding", "prior")
     ampere_clock: float = constant(

@@ -147,4 +147,6 @@ def stack_of(framework: str, version: str = "") -> Stack:
     """The stack of a framework as measurement tables name it; Megatron-Core's for one that is not known."""
     if framework == "Megatron-LM" and any(year in version for year in ("2021", "2022")):
         return _BY_NAME["megatron-2022"]
+    if framework == "Megatron-Core" and "2026" in version:  # arXiv 2603.07685 keeps 4 bytes of weight and gradient
+        return _BRIDGE
     return _BY_NAME[_FRAMEWORKS.get(framework, MEGATRON.name)]

@@ -62,7 +62,7 @@ def _priced(rows: Sequence[int], points: Mapping[int, Point], refused: dict[int,
     try:
         batch = _batch(rows, members)
         simulate_step(batch.jobs, DEFAULT_PHYSICS)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, ArithmeticError) as error:
         if len(rows) == 1:
             refused[rows[0]] = str(error)
         else:
