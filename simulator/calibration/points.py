@@ -200,7 +200,7 @@ def _stages(
     cells: Mapping[str, str], knobs: Mapping[str, str], shape: ModelShape, stack: Stack, pp: int
 ) -> dict[str, Any]:
     """Virtual stages and layers of each stage."""
-    vpp = positive(cells, "vp", _INTERLEAVED if schedule_is_interleaved(knobs) else 1) if pp > 1 else 1
+    vpp = positive(cells, "vp", _chunks(knobs, shape, stack, pp)) if pp > 1 else 1
     if pp * vpp > _MAX_CHUNKS:
         raise Unsupported(f"pp x vpp = {pp * vpp}: more than {_MAX_CHUNKS} stages are not simulated")
     if knobs.get("pp_layout"):
@@ -214,6 +214,14 @@ def _stages(
             raise Unsupported(f"pp x vpp = {pp * vpp} exceeds the {shape.layers} layers")
         layers = split_layers(shape, pp, vpp)
     return {"vpp": vpp, "stage_layers": layers}
+
+
+def _chunks(knobs: Mapping[str, str], shape: ModelShape, stack: Stack, pp: int) -> int:
+    """Virtual stages where a row does not count them."""
+    if schedule_is_interleaved(knobs):
+        return _INTERLEAVED
+    single = stack.interleaves and not knobs.get("task") and shape.layers % pp == 0
+    return shape.layers // pp if single else 1
 
 
 def _check_grid(layout: Mapping[str, Any], shape: ModelShape, cluster: ClusterSpec) -> None:
