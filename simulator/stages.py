@@ -19,7 +19,7 @@ from simulator.compute import (
     recomputed_share,
     sharded_tokens,
 )
-from simulator.job import Jobs, Offload, Recompute, Schedule, has, tokens_per_rank
+from simulator.job import Jobs, Offload, Recompute, Schedule, has, offloaded_share, tokens_per_rank
 from simulator.physics import Physics
 from simulator.pipeline import held_by_rank
 from simulator.placement import layer_parts
@@ -246,7 +246,7 @@ def _offload_seconds(jobs: Jobs, physics: Physics, name: str) -> Floats:
         width = 2.0 * shape.heads * (shape.v_dim or shape.head_dim) * rows / jobs.tp
         moved = add(Offload.CORE_ATTN, 2 * width)
         moved = add(Offload.ATTN_PROJ, width)
-        moved = add(Offload.LAYER, 2.0 * shape.hidden * sharded_tokens(jobs))
+        moved = add(Offload.LAYER, offloaded_share(jobs) * 2.0 * shape.hidden * sharded_tokens(jobs))
     if name == "moe":
         copies = expert_copies(jobs)
         moved = add(Offload.EXPERT_FC1, 2.0 * expert_width(shape) * copies)
