@@ -45,22 +45,24 @@ _BRIDGE = _stack(
 )  # fmt: skip
 _EAGER = {"sequence_parallel": False}
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
+# DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+_DEEPSPEED_3D = {
+    "fused_attention": False,
+    "zero_stage": 0,
+    "partitioned_sends": True,
+    "overlap_grad_reduce": False,
+    "grad_reduce_fp32": False,
+    "main_grad_bytes": 2.0,
+    **_EAGER,
+}
 _STACKS = (
     MEGATRON,
     _BRIDGE,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
     _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
-    # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
-    _stack(
-        "megatron-deepspeed",
-        fused_attention=False,
-        zero_stage=0,
-        partitioned_sends=True,
-        overlap_grad_reduce=False,
-        grad_reduce_fp32=False,
-        main_grad_bytes=2.0,
-        **_EAGER,
-    ),
+    _stack("megatron-deepspeed", **_DEEPSPEED_3D),
+    # A profile of one layer composed into steps; PyTorch's cross-entropy on FP16 logits, FP16 parameters stepped.
+    _stack("vtrain-trace", **_DEEPSPEED_3D, traced=True, cross_entropy_fusion=True, main_param_bytes=0.0),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     _stack("nanotron", memory_statistic="reserved", prints_first_rank=True, zero_stage=0, **_PORTABLE),
     # Its MPT computes the loss with the fused kernel of flash-attention (mosaicml/llm-foundry@8c8dd48 ``loss_fn``).
@@ -95,6 +97,7 @@ _FRAMEWORKS = MappingProxyType(
         "MaxText": "maxtext",
         "PaxML": "maxtext",
         "InternEvo": "internevo",
+        "vTrain trace": "vtrain-trace",
         "NeMo": "nemo",
     }
 )

@@ -22,7 +22,8 @@ _BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
 _LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
 _UNFUSED_KERNELS = 1.5
 _COMPILED_KERNELS = 0.6
-TENSOR_LAUNCHES = 6.0  # two collectives of a tensor-parallel block, with their copies and stream waits
+_TRACED_LAUNCH = 2.0  # a launch under a profiler over one without. Source: vTrain's traces, single A100 nodes
+_COLLECTIVE_LAUNCHES = 3.0  # one collective with its copies and stream waits
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,15 @@ def sharded_tokens(jobs: Jobs) -> Floats:
     return tokens_per_rank(jobs) / hidden_shards(jobs)
 
 
+def tensor_launches(jobs: Jobs) -> Floats:
+    """Launches for the collectives of one tensor-parallel block, forward, shape (B,).
+
+    A gather and a scatter with sequence parallelism, else one all-reduce; none in a trace of one rank.
+    """
+    collectives = np.where(jobs.sequence_parallel, 2.0, 1.0) * ((jobs.tp > 1) & ~jobs.traced)
+    return _COLLECTIVE_LAUNCHES * collectives
+
+
 def recomputed_share(jobs: Jobs) -> Floats:
     """Share of layers under full recomputation, shape (B,): ``recompute_layers`` per virtual stage, 0 for all."""
     per_stage = np.maximum(jobs.stage_layers.max(axis=1) / jobs.vpp, 1.0)
@@ -81,7 +91,8 @@ class Tally:
         traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
         self.fusion = np.where(jobs.compiled, physics.compiled_traffic, traffic)
 
-    def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> None:
+    def add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> None:
+        """GPU seconds of both passes; the forward pass runs again where recomputation covers it."""
         self.sums["forward"] += forward
         self.sums["backward"] += backward
         self.sums["replay"] += forward * np.where(replayed, 1.0, self.full)
@@ -98,7 +109,7 @@ class Tally:
         forward = gemm_seconds(product, rows, n, k, groups=groups)
         wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups) * ~self.jobs.frozen
         backward = gemm_seconds(product, rows, k, n, groups=groups) + wgrad
-        self._add(forward, backward, replayed)
+        self.add(forward, backward, replayed)
         self.sums["wgrad"] += wgrad
         self.sums["gemm"] += forward + backward
         self.sums["gemm_ideal"] += 6 * rows * n * k / rates.peak_flops
@@ -110,15 +121,14 @@ class Tally:
         """Memory-bound operations; ``fused`` ones move more bytes when the stack's fusions are off."""
         moved = traffic * self.fusion if fused else traffic
         forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
-        self._add(forward, forward * _BACKWARD_TRAFFIC, replayed)
+        self.add(forward, forward * _BACKWARD_TRAFFIC, replayed)
 
     def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
-        """The attention kernel; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
+        """The fused attention kernel; its backward computes the scores again, 2.5 times the FLOPs instead of 2.
 
         **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
         """
-        fused = 2.5 / self.physics.attention_backward
-        self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
+        self.add(forward, forward * (2.5 / self.physics.attention_backward), replayed)
         self.sums["cover"] += forward
 
     def launches(self, kernels: Floats | float, captured: Bools | bool) -> None:
@@ -130,6 +140,7 @@ class Tally:
         count = count * np.where(jobs.compiled, _COMPILED_KERNELS, 1.0)
         whole = has(jobs.cuda_graph, Graph.FULL_ITERATION)
         each = np.where(whole | captured, physics.graph_launch_s, physics.launch_s)
+        each = each * np.where(jobs.traced, _TRACED_LAUNCH, 1.0)
         self.sums["issue"] += count * each * (1 - physics.host_tuning * jobs.host_tuned)
 
     def done(self) -> PartTime:

@@ -12,7 +12,7 @@ from simulator.data_parallel import data_parallel
 from simulator.hardware import parse_cluster
 from simulator.job import make_jobs
 from simulator.models import model
-from simulator.physics import DEFAULT_PHYSICS
+from simulator.posterior import DEFAULT_PHYSICS
 from simulator.stages import stage_times
 
 EXPOSED = replace(DEFAULT_PHYSICS, shard_copy_bytes=0.0)
