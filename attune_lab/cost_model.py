@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from simulator.models import ModelShape
 from simulator.physics import Physics
 from simulator.posterior import DEFAULT_PHYSICS
 from simulator.step import simulate_step
+
+if TYPE_CHECKING:
+    from simulator.timeline import Timeline
 
 
 class SimulatedCostModel:
@@ -52,6 +55,17 @@ class SimulatedCostModel:
         for shape, rows in startable.items():
             outcomes |= zip(rows, self._simulate(shape, list(rows.values())), strict=True)
         return [outcomes[index] for index in range(len(recipes))]
+
+    def timeline(self, recipe: Recipe) -> Timeline:
+        """One step of a recipe that has an estimate, pass by pass.
+
+        Raises:
+            UserError: it has no estimate.
+        """
+        from simulator.timeline import timeline  # loads SimPy
+
+        values = effective(recipe, self._cluster)
+        return timeline(jobs_from_columns([job_columns(values)], shape_of(recipe), self._cluster), self._physics)
 
     def _refuse_format(self, values: Mapping[str, Any]) -> None:
         """Raise UserError where the accelerator has no units for the recipe's number format."""

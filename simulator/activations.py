@@ -129,11 +129,10 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
 
 def _mlp(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ffn = jobs.model.ffn / jobs.tp
-    up = 2 if jobs.model.gated_mlp else 1
-    between = up + physics.activation_inputs * (up - 1)
+    up = 2 + physics.activation_inputs if jobs.model.gated_mlp else 1
     return [
         *_norm(jobs, MLP),
-        Kept(MLP, 2.0 * between * ffn, Recompute.MLP),
+        Kept(MLP, 2.0 * up * ffn, Recompute.MLP),
         Kept(MLP, _gemm_input(jobs) * ffn, Recompute.MLP),
     ]
 

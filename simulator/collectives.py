@@ -84,7 +84,7 @@ def domain_rate(fit: CollectiveFit, link_bytes_per_s: float, ranks: Floats) -> F
 
 
 def _latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
-    """Floor of one collective, 0 for a group of one."""
+    """Floor of one collective, 0 for a group of one: a tree doubles its reach with each hop."""
     hop = physics.efa_hop_latency_s if group.cluster.interconnect == "efa" else physics.hop_latency_s
     inside = physics.latency * latency_seconds(fit, group.members_per_domain)
     return np.where(group.size > 1, inside + hop * np.log2(group.domains), 0.0)
@@ -105,9 +105,9 @@ def _ring_latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
 
     **Source:** NCCL's ring, its only algorithm for these between hosts of several GPUs.
     """
-    slower = physics.efa_hop_latency_s / physics.hop_latency_s if group.cluster.interconnect == "efa" else 1.0
+    hop = physics.efa_ring_hop_s if group.cluster.interconnect == "efa" else physics.ring_hop_s
     inside = physics.latency * latency_seconds(fit, group.size - group.domains + 1)
-    across = physics.ring_hop_s * slower * np.where(group.domains > 1, group.domains, 0.0)
+    across = hop * np.where(group.domains > 1, group.domains, 0.0)
     return np.where(group.size > 1, inside + across, 0.0)
 
 
@@ -176,7 +176,8 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     else:
         moving = transfer_seconds(payload, nic_rate(jobs.cluster, physics), physics.network_ramp_s)
     moving = moving + np.where(parted, gather_seconds(tensor_group(jobs), physics, whole), 0.0)
-    return np.where(jobs.pp > 1, physics.latency * latency_seconds(fit, two) + moving, 0.0)
+    agreeing = physics.handshake_s * jobs.p2p_handshake
+    return np.where(jobs.pp > 1, physics.latency * latency_seconds(fit, two) + moving + agreeing, 0.0)
 
 
 def tensor_group(jobs: Jobs) -> Group:

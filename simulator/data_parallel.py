@@ -19,6 +19,7 @@ from simulator.collectives import (
     scatter_seconds,
 )
 from simulator.job import Jobs
+from simulator.kernels import memory_rate
 from simulator.physics import Physics
 from simulator.stages import StageTimes
 
@@ -29,9 +30,15 @@ _ADAM_BYTES = 14.0  # per parameter: clip the gradient (8), copy the FP32 result
 
 @dataclass(frozen=True)
 class DataParallel:
-    """Data-parallel communication of one step, shape (B,), seconds."""
+    """Data-parallel communication of one step, shape (B,), seconds.
+
+    Attributes:
+        exposed: what nothing hides.  gathered: the part of it before or in forward passes, parameters.
+        hidden: what runs beside computation.
+    """
 
     exposed: Floats
+    gathered: Floats
     hidden: Floats
 
 
@@ -46,7 +53,9 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
         return whole
     layers = _by_layer(jobs, physics, stages)
     return DataParallel(
-        exposed=np.where(sharded, layers.exposed, whole.exposed), hidden=np.where(sharded, layers.hidden, whole.hidden)
+        exposed=np.where(sharded, layers.exposed, whole.exposed),
+        gathered=np.where(sharded, layers.gathered, whole.gathered),
+        hidden=np.where(sharded, layers.hidden, whole.hidden),
     )
 
 
@@ -59,18 +68,18 @@ def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     **Source:** Megatron-LM `core/distributed`, bucket of max(40M, 1M x DP) parameters.
     """
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
-    reduce, gather = _reduce_seconds(jobs, physics, dense, expert), _gather_seconds(jobs, physics, dense, expert)
-    # Without a sharded optimizer the summed gradients are gathered, not the parameters; frozen ones have neither.
-    reduce = np.where(jobs.zero_stage == 0, 2 * reduce, reduce)
+    parameters = np.maximum(dense + expert, 1.0)
+    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
+    buckets = np.maximum(parameters / bucket, 1.0)
+    reduce = buckets * _reduce_seconds(jobs, physics, dense / buckets, expert / buckets)
+    gather = buckets * _gather_seconds(jobs, physics, dense / buckets, expert / buckets)
     gather = np.where((jobs.zero_stage == 0) | jobs.frozen, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
-    bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
-    tail = np.minimum(bucket / np.maximum(dense + expert, 1.0), 1.0)
-    hidden = physics.dp_overlap_hidden
-    shown = _left(reduce, hidden * window * stages.backward.max(axis=1), jobs.overlap_grad_reduce, tail)
-    shown = shown + _left(gather, hidden * window * stages.forward.max(axis=1), jobs.overlap_param_gather, tail)
-    return DataParallel(exposed=shown, hidden=np.maximum(reduce + gather - shown, 0.0))
+    hidden, tail = physics.dp_overlap_hidden, 1 / buckets
+    gathered = _left(gather, hidden * window * stages.forward.max(axis=1), jobs.overlap_param_gather, tail)
+    shown = gathered + _left(reduce, hidden * window * stages.backward.max(axis=1), jobs.overlap_grad_reduce, tail)
+    return DataParallel(exposed=shown, gathered=gathered, hidden=np.maximum(reduce + gather - shown, 0.0))
 
 
 def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
@@ -92,14 +101,18 @@ def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     second = np.where(kept, 0.0, first) + reduce
     least = np.maximum(1 - physics.shard_overlap_hidden, 1 / layers)
     hidden = physics.shard_overlap_hidden
-    shown = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
-    shown = shown + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
+    gathered = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
+    shown = gathered + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
     copied = physics.shard_copy_bytes * layers * np.where(data_group(jobs).size > 1, dense + expert, 0.0)
-    shown = shown + copied / (physics.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s)
+    shown = shown + copied / memory_rate(jobs.cluster.accelerator, physics)
     rounds = np.where(kept, 1, jobs.num_microbatches)
     # ZeRO-2 gathers the parameters that it stepped, once and before anything runs.
     after = np.where((jobs.zero_stage == 2) & ~jobs.frozen, gather, 0.0)
-    return DataParallel(exposed=rounds * shown + after, hidden=rounds * np.maximum(first + second - shown, 0.0))
+    return DataParallel(
+        exposed=rounds * shown + after,
+        gathered=rounds * gathered + after,
+        hidden=rounds * np.maximum(first + second - shown, 0.0),
+    )
 
 
 def _left(time: Floats, window: Floats, overlap: NDArray[np.bool_], least: Floats) -> Floats:
@@ -114,11 +127,16 @@ def _groups(jobs: Jobs, dense: Floats, expert: Floats) -> list[tuple[Group, Floa
 
 
 def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
-    """Reduce-scatter of all gradients, and the all-reduce between replicas of a sharded optimizer; 0 if frozen."""
+    """Reduce-scatter of gradients, and the all-reduce between replicas of a sharded optimizer; 0 if frozen.
+
+    Without a sharded optimizer the gradients are all-reduced.
+    """
     width = np.where(jobs.grad_reduce_fp32, 4.0, 2.0)
     time = np.zeros(jobs.size)
     for group, weights in _groups(jobs, dense, expert):
-        time = time + scatter_seconds(group, physics, width * weights)
+        scattered = scatter_seconds(group, physics, width * weights)
+        whole = all_reduce_seconds(group, physics, width * weights, jobs.nvls)
+        time = time + np.where(jobs.zero_stage == 0, whole, scattered)
         between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
         shard = width * weights / group.size
         time = time + all_reduce_seconds(between, physics, shard, jobs.nvls)
@@ -152,5 +170,5 @@ def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Float
     on_host = shard * jobs.optimizer_offload
     link = (jobs.main_grad_bytes + 2) * on_host / (physics.host_link_eff * chip.host_bytes_per_s)
     host = per_step * on_host / physics.host_adam_bytes_per_s
-    seconds = device / (physics.memory_eff * chip.memory_bytes_per_s) + link + host
+    seconds = device / memory_rate(chip, physics) + link + host
     return np.where(jobs.frozen, 0.0, seconds)

@@ -154,6 +154,9 @@ class Jobs:
         sample_len: mean tokens of the samples that are packed into a sequence and attend to themselves alone,
             0 where a sequence is one sample.
         host_tuned: manual garbage collection and CPU binding (0, 1 or 2 of the two).
+        checked_collectives: the ranks of a collective compare its arguments over TCP before it runs
+            (``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
+        p2p_handshake: pipeline stages agree on the shape of a tensor before they send it.
     """
 
     model: ModelShape
@@ -214,6 +217,8 @@ class Jobs:
     force_balance: Bools
     compiled: Bools
     traced: Bools
+    checked_collectives: Bools
+    p2p_handshake: Bools
 
     @property
     def size(self) -> int:
@@ -283,7 +288,8 @@ DEFAULTS: dict[str, Any] = {
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
-    "frozen": False, "fp8_attention": False, "fused_experts": False, "traced": False,
+    "frozen": False, "fp8_attention": False, "fused_experts": False, "checked_collectives": False,
+    "p2p_handshake": False, "traced": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

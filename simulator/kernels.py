@@ -17,6 +17,7 @@ from simulator.physics import Physics
 
 Floats = NDArray[np.float64]
 
+AMPERE = 8  # compute capability, major number
 _TILE = 128.0 * 256.0  # elements of the output one SM computes at a time
 _QUERY_BLOCK = 128.0  # queries of one head an SM works on at a time
 
@@ -96,7 +97,8 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
         constants = entry(table, chip, name)
         if constants is None or not _peak(chip, name) > 0:
             raise ValueError(f"{chip.name} has no {Precision(value).name} matrix units: choose another precision")
-        speed = physics.gemm_speed * (1.0 if name == "bf16" else physics.gemm_speed_low)
+        clock = physics.gemm_speed * (physics.ampere_clock if chip.arch_major == AMPERE else 1.0)
+        speed = clock * (1.0 if name == "bf16" else physics.gemm_speed_low)
         found[value] = fitted_rates(constants.fit, chip, name, speed)
     if len(found) == 1:
         return found[precisions[0]]
@@ -196,5 +198,10 @@ def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: Fl
 
     **Source:** bytes over the HBM rate plus a fixed part per kernel, as ai-dynamo/aiconfigurator@095f58a has it.
     """
-    rate = physics.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s
-    return traffic / rate + kernels * physics.memory_latency_s
+    return traffic / memory_rate(jobs.cluster.accelerator, physics) + kernels * physics.memory_latency_s
+
+
+def memory_rate(chip: Accelerator, physics: Physics) -> float:
+    """Bytes per second that fused memory-bound kernels move."""
+    share = physics.memory_eff * (physics.ampere_memory if chip.arch_major == AMPERE else 1.0)
+    return share * chip.memory_bytes_per_s

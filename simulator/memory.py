@@ -56,13 +56,16 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     parts["activations"] = _activations(jobs, stages, layer)
     parts["temporary"] = _temporaries(jobs, stages, layer, physics)
     parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages, physics)
-    outside, loose = _outside(jobs, physics), (1 + _reserve_share(jobs, physics))[:, None]
+    outside, share = _outside(jobs, physics), _reserve_share(jobs, physics)[:, None]
+    capacity = jobs.cluster.accelerator.memory_bytes
     if physics.gathers_ahead:
-        room = (jobs.cluster.accelerator.memory_bytes - outside)[:, None] / loose - _total(parts)
+        room = (capacity - outside)[:, None] / (1 + share) - _total(parts)
         parts["buffers"] = parts["buffers"] + np.clip(_gathers_ahead(jobs, stages, physics), 0.0, np.maximum(room, 0.0))
     parts = {name: np.where(stages.exists, parts[name], 0.0) for name in MEMORY_PARTS}
     allocated = _total(parts)
-    reserved = allocated * loose + outside[:, None]
+    # Before the allocator gives up it returns the segments that are wholly unused to the driver.
+    least = allocated * (1 + (1 - physics.reclaimed) * share) + outside[:, None]
+    reserved = np.minimum(allocated * (1 + share) + outside[:, None], np.maximum(least, capacity))
     reserved = np.where(stages.exists, reserved, 0.0)
     fullest = np.argmax(reserved, axis=1)[:, None]
     return MemoryEstimate(
@@ -179,12 +182,11 @@ def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
         return np.zeros(stages.exists.shape)
     count, tp = parameters(jobs.model), jobs.tp
     routed = jobs.model.experts * count.expert / (jobs.ep * jobs.etp)
-    none = np.zeros(jobs.size)
     weights = {
         ATTENTION: count.attention / tp + 2 * count.norm,
         MLP: count.dense_mlp / tp,
         MOE: beside_experts(count, tp) + routed,
-        MAMBA: count.mamba / tp + none,
+        MAMBA: count.mamba / tp + count.norm,
     }
     each = np.where(jobs.zero_stage >= 3, 2 * weight_bytes(jobs) + jobs.main_grad_bytes, 0.0)
     gathered: Floats = each[:, None] * _widest_layer(jobs, stages, weights)

@@ -80,7 +80,7 @@ def model_state(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> di
     state = ((jobs.main_param_bytes + jobs.moment_bytes) * (1 - jobs.optimizer_offload))[:, None] * trained
     return {
         "weights": held(gemm * weight + table * table_bytes, experts * weight, 3),
-        "gradients": held((gemm + table) * grad, experts * grad, 2) + (gemm + table + experts) * raw,
+        "gradients": held((gemm + table) * (grad + raw), experts * (grad + raw), 2),
         "optimizer": held((gemm + table) * state, experts * state, 1),
     }
 

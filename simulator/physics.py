@@ -32,9 +32,12 @@ class Physics:
 
     # Kernels
     gemm_speed: float = constant(
-        0.90, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
+        0.86, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
     )
     gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
+    ampere_clock: float = constant(
+        1.07, 0.04, "the same clocks of Ampere over those of later parts, which meet their power limit", "prior"
+    )
     attention_speed: float = constant(0.90, 0.08, "the same clocks, over the table of attention", "prior")
     fp8_attention: float = constant(1.3, 0.10, "speed of FP8 attention over BF16", "prior")
     attention_backward: float = constant(
@@ -47,6 +50,9 @@ class Physics:
         "arXiv 2407.08608, flash-attention 2 reaches 35 % of an H100, version 3 up to 75 %",
     )
     memory_eff: float = constant(0.80, 0.10, "of the HBM rate, fused memory-bound operations", "AIC H100")
+    ampere_memory: float = constant(
+        1.15, 0.08, "that share of Ampere's HBM over later parts', which need more bytes in flight", "prior"
+    )
     memory_latency_s: float = constant(3e-6, 0.20, "fixed part of one memory-bound kernel", "AIC H100")
     unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior")
     compiled_traffic: float = constant(0.75, 0.10, "bytes moved under torch.compile over without it", "prior")
@@ -78,7 +84,22 @@ class Physics:
     hop_latency_s: float = constant(15e-6, 0.30, "further floor for each doubling of nodes", "prior")
     ring_hop_s: float = constant(6e-6, 0.30, "floor of each hop of a ring between nodes", "prior")
     efa_hop_latency_s: float = constant(
-        120e-6, 0.30, "the same over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
+        120e-6, 0.30, "of a tree over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"
+    )
+    efa_ring_hop_s: float = constant(
+        450e-6,
+        0.30,
+        "of each hop of a ring over EFA",
+        "Ultra-Scale Playbook on P5 nodes, gathers of TP 16 and 32: 0.9 and 1.9 ms whatever the model",
+    )
+    check_s: float = constant(
+        210e-6,
+        0.30,
+        "per rank of the group, to compare the arguments of a collective over TCP before it runs",
+        "Ultra-Scale Playbook, layouts with a pipeline: 2 ms a layer and rank at TP 4 to 16 whatever the batch",
+    )
+    handshake_s: float = constant(
+        0.3e-3, 0.50, "before a pipeline transfer whose shape is agreed on first", "Ultra-Scale Playbook, PP 8"
     )
     ramp: float = constant(1.0, 0.30, "square-root terms of transfers inside a domain over the table's", "AIC")
     network_ramp_s: float = constant(
@@ -139,6 +160,7 @@ SOFTWARE = frozenset(
     {
         "gemm_speed", "attention_speed", "memory_eff", "unfused_traffic", "launch_s", "sync_s", "step_fixed_s",
         "tp_backward_hidden", "dp_overlap_hidden", "cp_overlap_hidden", "nic_eff", "hop_latency_s",
+        "shard_overlap_hidden", "shard_copy_bytes",
     }
 )  # fmt: skip
 """Constants in which frameworks may differ; the others belong to the hardware or to one framework's feature."""

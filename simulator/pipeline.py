@@ -82,13 +82,19 @@ def pipeline_times(jobs: Jobs, passes: Passes, send: Floats) -> tuple[Floats, Fl
     """
     pipelines = Pipelines.of(jobs)
     free = pipeline_seconds(pipelines, passes)
-    blocking = (jobs.vpp > 1) & ~jobs.overlap_p2p & (jobs.schedule == Schedule.ONE_F_ONE_B)
+    blocking = blocks(jobs)
     if np.any(blocking):
         own = np.where(blocking & (jobs.pp > 1), jobs.vpp * send, 0.0)[:, None]
         waits = np.where(passes.total > 0, own, 0.0)
         passes = Passes(passes.forward + waits, passes.backward + waits, passes.weight)
     shown: Floats = pipeline_seconds(pipelines, passes, np.where(blocking, 0.0, send)) - free
     return free, shown
+
+
+def blocks(jobs: Jobs) -> Bools:
+    """Where a stage waits while it sends, shape (B,)."""
+    waits: Bools = (jobs.vpp > 1) & ~jobs.overlap_p2p & (jobs.schedule == Schedule.ONE_F_ONE_B)
+    return waits
 
 
 def pipeline_seconds(pipelines: Pipelines, passes: Passes, send: Floats | float = 0.0) -> Floats:

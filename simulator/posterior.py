@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory_physics import memory_physics_of
+from simulator.memory_physics import drawn_memory_physics, memory_physics_of
 from simulator.physics import PRIORS, SOFTWARE, Physics
 
 Floats = NDArray[np.float64]
@@ -113,7 +113,7 @@ class Posterior:
         values: dict[str, Any] = {
             name: PRIORS[name].moved(shift) for name, shift in zip(self.constants, shifts.tolist(), strict=True)
         }
-        return replace(Physics(), memory=memory_physics_of("megatron"), **values)
+        return replace(Physics(), memory=drawn_memory_physics(random, scale), **values)
 
     @cached_property
     def between_stacks(self) -> float:

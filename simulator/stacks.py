@@ -20,30 +20,42 @@ class Stack:
 
     Attributes:
         name: key of `simulator.physics.physics_of`.
+        interconnect: network of the cluster its published measurements come from.
         defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
+        pipelined, sharded: further ones, with a pipeline and with a sharded optimizer.
         memory_statistic: what it prints as peak memory where a table does not say.
         prints_first_rank: the peak it prints is that of the first rank, not of the fullest.
     """
 
     name: str
+    interconnect: str = "ib"
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    pipelined: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    sharded: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     memory_statistic: str = "allocated"
     prints_first_rank: bool = False
+
+    def columns(self, pp: int, zero_stage: int) -> dict[str, Any]:
+        """What a run with these sizes has where it does not say."""
+        pipelined = self.pipelined if pp > 1 else {}
+        return {**self.defaults, **pipelined, **(self.sharded if zero_stage > 0 else {})}
 
 
 def _stack(name: str, **defaults: Any) -> Stack:
     own = {key: defaults.pop(key) for key in ("memory_statistic", "prints_first_rank") if key in defaults}
-    return Stack(name, MappingProxyType(defaults), **own)
+    return Stack(name, defaults=MappingProxyType(defaults), **own)
 
 
 MEGATRON = _stack("megatron")
-# Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, Transformer Engine's
-# cross-entropy, fused router, TP communication in user buffers (dense models), manual garbage collection, NUMA binding.
+# Source: NVIDIA-NeMo/Megatron-Bridge performance recipes: gradients kept and reduced in BF16, FP8 weights without a
+# BF16 original, Transformer Engine's cross-entropy, fused router, TP communication in user buffers (dense models),
+# manual garbage collection, NUMA binding.
 _BRIDGE = _stack(
     "megatron-bridge", grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
-    router_fusion=True, tp_comm_overlap=True, host_tuned=2,
+    router_fusion=True, tp_comm_overlap=True, host_tuned=2, fp8_param_gather=True,
 )  # fmt: skip
 _EAGER = {"sequence_parallel": False}
+_UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
 _DEEPSPEED_3D = {
@@ -64,13 +76,32 @@ _STACKS = (
     # A profile of one layer composed into steps; PyTorch's cross-entropy on FP16 logits, FP16 parameters stepped.
     _stack("vtrain-trace", **_DEEPSPEED_3D, traced=True, cross_entropy_fusion=True, main_param_bytes=0.0),
     _stack("deepspeed", zero_stage=3, **_EAGER),
-    _stack("nanotron", memory_statistic="reserved", prints_first_rank=True, zero_stage=0, **_PORTABLE),
+    # The playbook's sweep ran on AWS P5. Its layouts with a pipeline were measured again with a later state of the
+    # code (huggingface/nanotron@0e0a27e scripts/scaling_benchmarks.py), and only they pay for every collective. With
+    # ZeRO there is no DistributedDataParallel to overlap anything (same commit, src/nanotron/trainer.py `make_ddp`).
+    Stack(
+        "nanotron",
+        interconnect="efa",
+        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 800_000_000, **_PORTABLE}),
+        pipelined=MappingProxyType({"checked_collectives": True}),
+        sharded=MappingProxyType({"overlap_grad_reduce": False, "overlap_param_gather": False}),
+        memory_statistic="reserved",
+        prints_first_rank=True,
+    ),
     # Its MPT computes the loss with the fused kernel of flash-attention (mosaicml/llm-foundry@8c8dd48 ``loss_fn``).
-    _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_PORTABLE),
-    _stack("torchtitan", zero_stage=3, **_PORTABLE),
+    _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_UNFUSED, **_PORTABLE),
+    _stack("torchtitan", zero_stage=3, **_UNFUSED, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
     _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
-    _stack("nemo", tp_comm_overlap=True),
+    # NVIDIA's performance recipes: gradients kept and reduced in BF16, FP8 weights without a BF16 original.
+    _stack(
+        "nemo",
+        tp_comm_overlap=True,
+        grad_reduce_fp32=False,
+        main_grad_bytes=2.0,
+        cross_entropy_fusion=True,
+        fp8_param_gather=True,
+    ),
     # InternEvo keeps BF16 gradients, reduces them under the backward pass and broadcasts parameters after the step
     # (InternLM/InternEvo@c628a8c configs/7B_sft.py: overlap_sync_grad, not overlap_sync_param, buckets of 512 MiB).
     _stack(

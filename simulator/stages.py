@@ -165,17 +165,27 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
         cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
         wait = _offload_wait(jobs, physics, name, part)
         slow = physics.contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0) * hidden / 2
+        checks = _check_seconds(jobs, physics, blocks)
         replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
         costs[name] = _PartCost(
             compute=(part.forward + slow, part.backward + part.replay + slow),
             tp=tp,
             ep=ep,
             cp=cp,
-            issue=(part.issue, part.issue_backward + replay_issue),
+            issue=(part.issue + 2 * checks, part.issue_backward + replay_issue + 3 * checks),
             wait=(wait, wait),
             sync=(part.sync, part.sync * replayed),
         )
     return costs
+
+
+def _check_seconds(jobs: Jobs, physics: Physics, blocks: float) -> Floats:
+    """Host time to check one collective of a tensor-parallel block, shape (B,).
+
+    **Source:** pytorch/pytorch `ProcessGroupWrapper.cpp`, an all-gather of fingerprints over gloo.
+    """
+    checked = jobs.checked_collectives & (jobs.tp > 1)
+    return np.where(checked, blocks * physics.check_s * jobs.tp, 0.0)
 
 
 def _exposed_tensor(

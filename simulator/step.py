@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.collectives import Group, all_reduce_seconds, send_seconds
 from simulator.compute import tokens_per_expert
 from simulator.data_parallel import data_parallel, optimizer_seconds
+from simulator.hardware import ClusterSpec
 from simulator.job import Jobs
 from simulator.memory import MemoryEstimate, peak_memory
 from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens_per_s_per_gpu
@@ -96,6 +97,11 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     )
 
 
+def pace(cluster: ClusterSpec, physics: Physics) -> float:
+    """Seconds that a second of the formulas takes on the slowest of the cluster's nodes."""
+    return float(physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(cluster.nodes))))
+
+
 def step_seconds(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> Floats:
     """Seconds of one step alone, shape (B,): what `simulate_step` says, without memory and diagnostics."""
     parts = _breakdown(jobs, physics, stage_times(jobs, physics))
@@ -126,8 +132,8 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
         "optimizer": optimizer_seconds(jobs, physics, stages) + norm,
         "host": busy["host"] + fixed,
     }
-    pace = physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(jobs.cluster.nodes)))
-    return {name: np.asarray(parts[name] * pace, dtype=np.float64) for name in BREAKDOWN}
+    slowest_node = pace(jobs.cluster, physics)
+    return {name: np.asarray(parts[name] * slowest_node, dtype=np.float64) for name in BREAKDOWN}
 
 
 def _diagnostics(

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attune_lab.cli.output import CarryOver, ClusterName, Json, RecipeName, emit, table
+from attune_lab.cli.output import CarryOver, ClusterName, Json, RecipeName, emit, printable, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attune_lab.contracts import Estimate
+    from attune_lab.workbench import Workbench
+    from simulator.timeline import Timeline as Drawn
+
+Timeline = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draw the step: out.png writes a picture, and a trace beside it (out.json); out.json the trace alone, "
+        "for chrome://tracing or ui.perfetto.dev. A folder gets timeline.png and timeline.json.",
+    ),
+]
 
 
 def simulate(
     recipe: RecipeName,
     cluster: ClusterName,
     carry_over: CarryOver = None,
+    timeline: Timeline = None,
     as_json: Json = False,
 ) -> None:
     """Step time, throughput, memory per stage and breakdown of one recipe, by the cost model.
 
     Exit code 1 when the recipe is predicted to run out of memory.
 
-    Example: attune simulate glm-4.5 --cluster 64xH200-SXM5-141GB
+    Example: attune simulate glm-4.5 --cluster 64xH200-SXM5-141GB --timeline step.png
     """
     from attune_lab.contracts import UserError
     from attune_lab.workbench import open_workbench
@@ -39,9 +52,46 @@ def simulate(
     data["cluster"] = bench.cluster.name
     data["warnings"] = list(bench.warnings)
     data["carried_over"] = [asdict(change) for change in bench.carried_over]
+    if timeline is not None:
+        data["timeline"] = _write_timeline(timeline, bench, recipe)
     emit(data, as_json=as_json, render=lambda console: _render(console, data))
     if data["status"] != "ok":
         raise typer.Exit(1)
+
+
+def _write_timeline(path: Path, bench: Workbench, recipe: str) -> dict[str, str | None]:
+    """Write the step as a trace and, unless ``path`` ends in ``.json``, as a picture; returns where each is."""
+    from attune_lab.contracts import UserError
+    from attune_lab.cost_model import SimulatedCostModel
+    from attune_lab.recipe.effective import effective
+    from attune_lab.writing import write_file
+    from simulator.timeline import chrome_trace
+
+    path = path / "timeline.png" if path.is_dir() else path
+    if path.suffix not in (".png", ".json"):
+        raise UserError(f"--timeline {path}: end the name in .png for a picture and a trace, or in .json for the trace")
+    line = SimulatedCostModel(bench.cluster).timeline(bench.baseline)
+    values = effective(bench.baseline, bench.cluster)
+    sizes = " ".join(f"{size} {values[size]}" for size in ("tp", "pp", "vpp", "cp", "ep") if (values[size] or 1) > 1)
+    title = printable(f"{recipe} on {bench.cluster.name}   {sizes}")
+    trace, picture = path.with_suffix(".json"), None
+    if path.suffix == ".png":
+        picture = path
+        write_file(picture, _picture(line, title))
+    write_file(trace, chrome_trace(line, title).encode())
+    return {"png": str(picture) if picture else None, "trace": str(trace)}
+
+
+def _picture(line: Drawn, title: str) -> bytes:
+    from attune_lab.contracts import UserError
+    from simulator.picture import png
+
+    try:
+        return png(line, title)
+    except ImportError as error:
+        raise UserError(
+            "a picture needs matplotlib: pip install 'attune-lab[plots]', or name the trace alone with .json"
+        ) from error
 
 
 def _data(estimate: Estimate, accelerator: str) -> dict[str, Any]:
@@ -91,6 +141,9 @@ def _render(console: Console, data: dict[str, Any]) -> None:
     for part, value in data["memory_parts_gib"].items():
         memory.add_row(part, f"{value:.1f}")
     console.print(memory)
+    for kind, path in data.get("timeline", {}).items():
+        if path:
+            console.print(f"  timeline, {kind}: {path}", markup=False)
 
 
 def register(app: typer.Typer) -> None:

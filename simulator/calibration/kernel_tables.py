@@ -41,6 +41,10 @@ Found = dict[tuple[str, str], Entry[F]]  # by family and variant
 FILES = ("gemm", "moe_grouped", "attention_context", "mla_context", "nccl", "deepep")
 _LOSS_SCALE = 0.1  # log error from which a row counts less than squared
 _FLOOR_BYTES, _PAYLOAD_BYTES = 2**13, 2**20
+_CUDNN = {"H100": 1.07, "H200": 1.07, "B200": 1.21, "GB200": 1.21}
+"""cuDNN's forward attention over TensorRT-LLM's at DeepSeek-V3's shape, 4,096 and 16,384 tokens: on Hopper 553 and 638
+against 513 and 602 TFLOP/s, on Blackwell 1,324 and 1,698 against 1,082 and 1,418 (arXiv 2603.07685 against the fit).
+No figure for Blackwell Ultra."""
 _DISPATCH_SMS = 20  # what Megatron-LM gives DeepEP by default
 
 
@@ -266,14 +270,30 @@ def _fit_attention(rows: pd.DataFrame) -> Found[AttentionFit]:
     """Causal BF16 attention, SGLang: FlashAttention 2 and 3 are those of training; trtllm-gen on Blackwell."""
     chosen = rows[(rows.dtype == "bf16") & (rows.backend == "sglang") & (rows.kernel != "flashinfer")]
     chosen = chosen[chosen.seq_len >= 512]
-    return {(family(chip.name), "gqa"): _attention(chip, group) for chip, _, group in _groups(chosen, "dtype")}
+    found = {}
+    for chip, _, group in _groups(chosen, "dtype"):
+        one = _attention(chip, group)
+        found[family(chip.name), "gqa"] = one if chip.arch_major < 10 else _with_cudnn(family(chip.name), one)
+    return found
 
 
 def _fit_mla(rows: pd.DataFrame) -> Found[AttentionFit]:
     """Latent attention in its expanded form, BF16."""
     chosen = rows[(rows.dtype == "bf16") & (rows.seq_len >= 512)].rename(columns={"qk_dim": "head_dim"})
     chosen = chosen.assign(kv_heads=chosen.heads)
-    return {(family(chip.name), "mla"): _attention(chip, group) for chip, _, group in _groups(chosen, "dtype")}
+    groups = _groups(chosen, "dtype")
+    return {
+        (family(chip.name), "mla"): _with_cudnn(family(chip.name), _attention(chip, group)) for chip, _, group in groups
+    }
+
+
+def _with_cudnn(name: str, one: Entry[AttentionFit]) -> Entry[AttentionFit]:
+    """Constants of TensorRT-LLM's kernels, at the speed of the cuDNN ones that training runs instead."""
+    factor = _CUDNN.get(name, 1.0)
+    if factor == 1:
+        return one
+    source = f"{one.source}, eta x {factor} for cuDNN (arXiv 2603.07685)"
+    return replace(one, fit=one.fit._replace(eta=one.fit.eta * factor), source=source)
 
 
 def _attention(chip: Accelerator, rows: pd.DataFrame) -> Entry[AttentionFit]:

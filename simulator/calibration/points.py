@@ -103,6 +103,7 @@ the predictor's recomputation spares the last one, and recomputation would mean 
 2,048 without fused attention. The 150 GB/s inside a node are a setting of that predictor, not of the measured nodes.
 """
 _SHARDED = ("megatron_fsdp", "fsdp2", "fsdp")
+_MAX_CHUNKS = 1024  # more than any published pipeline has stages
 _INTERLEAVED = 2  # chunks a stage where a row says interleaved and no more: the fewest there can be
 
 
@@ -129,9 +130,9 @@ def parse_point(row: Mapping[str, str]) -> Point:
     cells |= _CORRECTED.get(cells.get("source_id", ""), {})
     knobs = canonical(parse_knobs(cells.get("knobs", "")))
     shape = row_shape(cells, knobs)
-    cluster = _cluster(cells, knobs)
     framework, release = cells.get("framework", ""), cells.get("framework_version", "")
     stack = stack_of(framework, release)
+    cluster = replace(_cluster(cells, knobs), interconnect=stack.interconnect)
     columns = _columns(cells, knobs, shape, cluster, stack)
     printed = cells.get("mem_statistic", "")
     statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
@@ -189,14 +190,16 @@ def _columns(
         _recompute(asked, knobs, layout, shape) if asked else (Recompute(default["recompute"]), 0)
     )
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
+    whole_weights = stack.name == "torchtitan" and layout["pp"] > 1
+    zero_stage = _zero_stage(cells, knobs, default["zero_stage"], whole_weights)
     return {
-        **stack.defaults,
+        **stack.columns(layout["pp"], zero_stage),
         **layout,
         "seq_len": positive(cells, "seq_len"),
         "precision": choice(_PRECISIONS, cells.get("precision", "") or "bf16", "precision"),
         "recompute": recompute,
         "recompute_layers": recompute_layers,
-        "zero_stage": _zero_stage(cells, knobs, default["zero_stage"], stack.name == "torchtitan" and layout["pp"] > 1),
+        "zero_stage": zero_stage,
         "optimizer_instances": _instances(knobs, dp, layout["cp"]),
         "sequence_parallel": flag(cells, "sequence_parallel", scattered) and layout["tp"] > 1,
         # Published speed runs force even routing; a row that does not says so.
@@ -213,8 +216,8 @@ def _stages(
 ) -> dict[str, Any]:
     """Virtual stages and layers of each stage."""
     vpp = positive(cells, "vp", _INTERLEAVED if schedule_is_interleaved(knobs) else 1) if pp > 1 else 1
-    if pp > MAX_GPUS or vpp > max(shape.layers, 1):
-        raise Unsupported(f"pp {pp} with vp {vpp}: more stages than layers or GPUs can make")
+    if pp * vpp > _MAX_CHUNKS:
+        raise Unsupported(f"pp x vpp = {pp * vpp}: more than {_MAX_CHUNKS} stages are not simulated")
     if knobs.get("pp_layout"):
         layers, vpp = split_by_layout(knobs["pp_layout"], pp)
         if sum(layers) != shape.layers:

@@ -9,6 +9,7 @@ from simulator.calibration.cells import InvalidCell, Unsupported, flag, whole
 from simulator.models import ModelShape, models
 
 _GATED = frozenset({"swiglu", "geglu", "reglu"})
+_MAX_LAYERS = 10_000  # more are typing errors
 _MAMBA_HEAD, _MAMBA_GROUPS, _MAMBA_CONV = 64, 8, 4
 """Mamba-2 mixers are twice as wide as the model, in heads of 64, eight groups, a convolution of 4 (arXiv 2405.21060,
 2504.03624); rows name the state size alone."""
@@ -49,6 +50,7 @@ def _from_columns(name: str, cells: Mapping[str, str], knobs: Mapping[str, str])
         qk_rope_dim=whole(knobs, "qk_rope_head_dim", 0),
         v_dim=whole(knobs, "v_head_dim", 0),
         gated_mlp=knobs.get("activation", "swiglu") in _GATED,
+        rotary=knobs.get("activation") != "gelu",  # models after GPT-2 have positions of their own, or ALiBi
         experts=experts,
         top_k=whole(cells, "top_k", 2 if experts else 0),
         moe_ffn=whole(cells, "moe_ffn", whole(cells, "ffn", 0) if experts else 0),
@@ -57,9 +59,24 @@ def _from_columns(name: str, cells: Mapping[str, str], knobs: Mapping[str, str])
         mtp_layers=whole(knobs, "mtp", 0),
         tied_embeddings=flag(cells, "tied_embeddings", False),
     )
-    if shape.layers * shape.hidden * shape.heads * shape.vocab == 0:
-        raise InvalidCell("columns 'layers', 'hidden', 'heads' and 'vocab' must be 1 or more")
+    _check(shape)
     return _hybrid(shape, knobs) if knobs.get("hybrid") else shape
+
+
+def _check(shape: ModelShape) -> None:
+    """Refuse a shape in which a part that must exist has no size.
+
+    Raises:
+        InvalidCell: names the first such column.
+    """
+    needed = ["layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "ffn"]
+    needed += ["top_k", "moe_ffn"] if shape.experts else []
+    needed += ["kv_lora_rank", "qk_nope_dim", "v_dim"] if shape.attention == "mla" else []
+    for column in needed:
+        if not getattr(shape, column):
+            raise InvalidCell(f"column or knob '{column}' is 0 or blank; the model needs 1 or more")
+    if shape.layers > _MAX_LAYERS:
+        raise InvalidCell(f"column 'layers' holds {shape.layers}; {_MAX_LAYERS} is the most")
 
 
 def _hybrid(shape: ModelShape, knobs: Mapping[str, str]) -> ModelShape:

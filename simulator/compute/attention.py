@@ -41,8 +41,8 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         qk = v = shape.head_dim
         kv_heads = np.maximum(shape.kv_heads / jobs.tp, 1)
         tally.gemm(rates, rows, (heads + 2 * kv_heads) * qk, np.asarray(h))
-        norms = 1 if shape.qk_norm == "none" else 2
-        tally.memory(4 * norms * (heads + kv_heads) * qk * rows, kernels=2 * norms)
+        passes = (shape.rotary and not shape.learned_positions) + (shape.qk_norm != "none")
+        tally.memory(4 * passes * (heads + kv_heads) * qk * rows, kernels=2 * passes)
     seen = AttentionShape(rows, jobs.cp.astype(np.float64), heads, kv_heads, qk, v)
     _fused_kernel(tally, seen)
     if not np.all(jobs.fused_attention):

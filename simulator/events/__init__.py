@@ -2,6 +2,6 @@
 `simulator.pipeline`, and what the timeline draws."""
 
 from simulator.events.orders import Group, Kind, Placement, Task, order
-from simulator.events.play import Disturbance, Recorded, Run, Step, play
+from simulator.events.play import Disturbance, Parts, Recorded, Run, Step, play
 
-__all__ = ["Disturbance", "Group", "Kind", "Placement", "Recorded", "Run", "Step", "Task", "order", "play"]
+__all__ = ["Disturbance", "Group", "Kind", "Parts", "Placement", "Recorded", "Run", "Step", "Task", "order", "play"]

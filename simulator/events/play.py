@@ -1,8 +1,8 @@
 """Plays one training step of a pipeline, pass by pass.
 
 One process per stage works through its order and waits for the activations and gradients that its neighbours send
-over links, one transfer a direction at a time. Then come gradient reduction, the norm of all gradients, for which
-every stage waits for every other, and the optimizer.
+over links, one transfer a direction at a time. What a step does once comes before, after, and where all stages have
+waited for one another, as the norm of all gradients needs it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import simpy
 
 from simulator.events.orders import Group, Kind, Placement, Task, order
 from simulator.job import Schedule
+
+Parts = Sequence[tuple[str, Sequence[float]]]
+"""Names and seconds by stage of what a step does once, in order."""
 
 _Process = Generator[simpy.Event, Any, None]
 
@@ -31,8 +34,8 @@ class Step:
         schedule: how they are ordered.  chunks: virtual stages per stage of a looped schedule.
         send: one transfer between neighbouring stages.
         blocking: a stage waits while it sends.
-        gather, reduce, optimizer: before the first forward, after the last backward, and after the norm.
-        norm: all stages together, after the last of them is there.
+        before, after: done before the first forward and after the last backward of each stage.
+        together: begun once all stages are there.
     """
 
     forward: Sequence[float]
@@ -43,10 +46,9 @@ class Step:
     chunks: int = 1
     send: float = 0.0
     blocking: bool = False
-    gather: Sequence[float] = ()
-    reduce: Sequence[float] = ()
-    optimizer: Sequence[float] = ()
-    norm: float = 0.0
+    before: Parts = ()
+    after: Parts = ()
+    together: Parts = ()
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,13 @@ class Disturbance:
 
 
 class Recorded(NamedTuple):
-    """One thing a stage did. ``kind``: a `Kind`, ``send``, ``gather``, ``reduce``, ``norm`` or ``optimizer``.
+    """One thing a stage did.
 
-    ``chunk`` and ``microbatch`` are -1 where there is none. A send is recorded at the stage it leaves, with the
-    kind of what it carries in ``carries``.
+    Attributes:
+        kind: a `Kind`, ``send``, or the name of a part of the step.
+        chunk, microbatch: -1 where there is none.
+        start, end: seconds.
+        carries, to: what a send carries (a `Kind`), and the stage it goes to.
     """
 
     stage: int
@@ -80,6 +85,7 @@ class Recorded(NamedTuple):
     start: float
     end: float
     carries: str = ""
+    to: int = -1
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ class _Player:
         self.placement = Placement.of(step.schedule, self.stages, step.chunks, step.microbatches)
         self.arrived: dict[tuple[bool, int, int], simpy.Event] = {}
         self.links: dict[tuple[int, int], simpy.Resource] = {}
-        self.reduced = [self.env.event() for _ in range(self.stages)]
+        self.ready = [self.env.event() for _ in range(self.stages)]
         self.noise = [np.random.default_rng([self.disturbance.seed, stage]) for stage in range(self.stages)]
 
     def run(self) -> Run:
@@ -153,21 +159,20 @@ class _Player:
 
     def _stage(self, stage: int) -> _Process:
         step = self.step
-        yield from self._alone("gather", stage, step.gather)
+        yield from self._once(stage, step.before)
         for group in order(step.schedule, stage, self.stages, step.chunks, step.microbatches):
             yield from self._work(stage, group)
-        yield from self._alone("reduce", stage, step.reduce)
-        self.reduced[stage].succeed()
-        yield simpy.AllOf(self.env, self.reduced)
-        yield from self._alone("norm", stage, [step.norm] * self.stages)
-        yield from self._alone("optimizer", stage, step.optimizer)
+        yield from self._once(stage, step.after)
+        self.ready[stage].succeed()
+        yield simpy.AllOf(self.env, self.ready)
+        yield from self._once(stage, step.together)
 
-    def _alone(self, kind: str, stage: int, seconds: Sequence[float]) -> _Process:
-        """A part of the step that involves no micro-batch."""
-        if seconds and seconds[stage] > 0:
+    def _once(self, stage: int, parts: Parts) -> _Process:
+        """Parts of the step that involve no micro-batch."""
+        for name, seconds in parts:
             start = self.env.now
             yield self.env.timeout(seconds[stage] * self._slowness(stage))
-            self.recorded.append(Recorded(stage, kind, -1, -1, start, self.env.now))
+            self.recorded.append(Recorded(stage, name, -1, -1, start, self.env.now))
 
     def _work(self, stage: int, group: Group) -> _Process:
         """Wait for what all tasks of the group need, do them, pass on what they made."""
@@ -211,7 +216,7 @@ class _Player:
             yield turn
             start = self.env.now
             yield self.env.timeout(self.step.send)
-        sent = Recorded(stage, "send", task.chunk, task.microbatch, start, self.env.now, task.kind)
+        sent = Recorded(stage, "send", task.chunk, task.microbatch, start, self.env.now, task.kind, target)
         self.recorded.append(sent)
 
     def _arrival(self, forward: bool, position: int, microbatch: int) -> simpy.Event:

@@ -23,7 +23,8 @@ class ModelShape:
         qkv_bias, out_bias, linear_bias, expert_bias, router_bias: bias terms.
         qk_norm: ``none``, ``per_head``, ``full_dim`` or ``lora``.
         norm_bias: LayerNorm (weight and bias) instead of RMSNorm.
-        learned_positions: rows of a learned position table (0 for RoPE).
+        rotary: queries and keys are rotated (RoPE); off for ALiBi and learned positions.
+        learned_positions: rows of a learned position table (0 for none).
         sliding_window, sliding_every: window in tokens, and every how many layers one has it.
         sinks: one learned attention-sink logit per head.
         index_heads, index_head_dim, index_topk: sparse-attention indexer (DSA).
@@ -62,6 +63,7 @@ class ModelShape:
     router_bias: bool = False
     qk_norm: str = "none"
     norm_bias: bool = False
+    rotary: bool = True
     learned_positions: int = 0
     sliding_window: int = 0
     sliding_every: int = 0

@@ -15,6 +15,8 @@ from simulator.kernels import (
     attention_seconds,
     gemm_rates,
     gemm_seconds,
+    memory_rate,
+    memory_seconds,
     weight_gradient_seconds,
 )
 from simulator.models import model, parameters
@@ -173,7 +175,7 @@ def test_scores_move_nine_bytes_through_memory(tp, mbs):
         return slow.forward[0] - fast.forward[0]
 
     scores = mbs * 32 / tp * 2048.0**2
-    rate = DEFAULT_PHYSICS.memory_eff * A100.accelerator.memory_bytes_per_s
+    rate = memory_rate(A100.accelerator, DEFAULT_PHYSICS)
     assert moving(fused_attention=False) - moving() == pytest.approx(9 * scores / rate, rel=1e-6)
 
 
@@ -223,3 +225,24 @@ def test_a_trace_has_no_collectives_to_launch_and_nothing_between_steps():
     slow = replace(DEFAULT_PHYSICS, step_fixed_s=1.0)
     assert simulate_step(run, slow).step_time_s[0] > simulate_step(run).step_time_s[0]
     assert simulate_step(trace, slow).step_time_s[0] == simulate_step(trace).step_time_s[0]
+
+
+def test_models_without_rotary_positions_rotate_nothing():
+    shape = model("llama-3-8b")
+    rotary, alibi, learned = (
+        part_times(make_jobs(s, H100, gbs=64, seq_len=2048), DEFAULT_PHYSICS)["attention"].forward[0]
+        for s in (shape, replace(shape, rotary=False), replace(shape, learned_positions=2048))
+    )
+    moved = 4 * (shape.heads + shape.kv_heads) * shape.head_dim * 2048
+    assert rotary - alibi == pytest.approx(memory_seconds(llama(), DEFAULT_PHYSICS, np.array(moved), kernels=2))
+    assert learned == alibi
+
+
+def test_ampere_keeps_its_clocks_and_its_memory_busy():
+    a100 = parse_cluster("8xA100-SXM4-80GB")
+    jobs = make_jobs(model("llama-3-8b"), a100, gbs=8, seq_len=2048)
+    own = Physics(ampere_clock=1.1, ampere_memory=1.2)
+    bare = Physics(ampere_clock=1.0, ampere_memory=1.0)
+    assert gemm_rates(jobs, bare).seconds_per_flop == pytest.approx(1.1 * gemm_rates(jobs, own).seconds_per_flop)
+    assert memory_rate(a100.accelerator, own) == pytest.approx(1.2 * memory_rate(a100.accelerator, bare))
+    assert memory_rate(H100.accelerator, own) == memory_rate(H100.accelerator, bare)

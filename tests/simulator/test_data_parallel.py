@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.collectives import data_group, gather_seconds, scatter_seconds
+from simulator.collectives import all_reduce_seconds, data_group, gather_seconds, scatter_seconds
 from simulator.data_parallel import data_parallel
 from simulator.hardware import parse_cluster
 from simulator.job import make_jobs
@@ -74,3 +74,25 @@ def test_copies_take_memory_bandwidth():
     rate = DEFAULT_PHYSICS.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s
     weights = stage_times(jobs, EXPOSED).weights.sum()
     assert copied.exposed - bare.exposed == pytest.approx(4 * 14 * weights / rate)
+
+
+def unhidden(**columns):
+    still = {"overlap_grad_reduce": False, "overlap_param_gather": False}
+    jobs = llama(256, tp=2, seq_len=4096, **still, **columns)
+    return shown(jobs).exposed[0], jobs
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_one_bucket_is_one_collective(zero_stage):
+    """Without overlap and with everything in one bucket, a step pays what its collectives cost."""
+    seconds, jobs = unhidden(zero_stage=zero_stage, bucket_bytes=10**12)
+    group, weights = data_group(jobs), stage_times(jobs, EXPOSED).weights.max(axis=1)
+    reduced = all_reduce_seconds(group, EXPOSED, 4 * weights, jobs.nvls)
+    halves = scatter_seconds(group, EXPOSED, 4 * weights) + gather_seconds(group, EXPOSED, 2 * weights)
+    assert seconds == pytest.approx((halves if zero_stage else reduced)[0])
+
+
+@given(small=st.integers(10**6, 10**9), factor=st.integers(1, 100), zero_stage=st.sampled_from([0, 1]))
+def test_smaller_buckets_pay_more_latency(small, factor, zero_stage):
+    fine, coarse = (unhidden(zero_stage=zero_stage, bucket_bytes=size)[0] for size in (small, small * factor))
+    assert fine >= coarse * (1 - 1e-12)

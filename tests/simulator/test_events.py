@@ -75,7 +75,8 @@ def played(draw):
     forward = draw(st.lists(st.floats(0.5, 2), min_size=stages, max_size=stages))
     step = Step(
         forward, [2 * x for x in forward], forward, microbatches, schedule, chunks, send=draw(st.floats(0, 0.1)),
-        gather=[0.1] * stages, reduce=forward, optimizer=forward, norm=0.2,
+        before=[("gather", [0.1] * stages)], after=[("reduce", forward)],
+        together=[("norm", [0.2] * stages), ("optimizer", forward)],
     )  # fmt: skip
     jitter, slow = draw(st.floats(0, 0.2)), draw(st.lists(st.floats(1, 1.5), min_size=stages, max_size=stages))
     return step, Disturbance(slowness=slow, jitter=jitter, seed=draw(st.integers(0, 9)))
@@ -91,11 +92,10 @@ def test_what_a_step_looks_like(case):
     assert max(r.end for r in run.recorded) == run.seconds
     lanes = defaultdict(list)
     for r in run.recorded:
-        lanes[r.stage, r.kind == "send", r.carries].append((r.start, r.end))
-    for (_, sends, _), spans in lanes.items():
-        if not sends or step.schedule == Schedule.ONE_F_ONE_B:  # elsewhere a stage has links to both sides
-            spans.sort()
-            assert all(one[1] <= next_[0] + 1e-12 for one, next_ in pairwise(spans))
+        lanes[r.stage, r.to].append((r.start, r.end))
+    for spans in lanes.values():
+        spans.sort()
+        assert all(one[1] <= after[0] + 1e-12 for one, after in pairwise(spans))
     for stage in range(len(step.forward)):
         own = [r.kind for r in run.recorded if r.stage == stage and r.kind != "send"]
         assert own[0] == "gather"

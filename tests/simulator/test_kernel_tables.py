@@ -124,7 +124,7 @@ def fitted(tmp_path_factory):
         ("gemm", "fp8-block", TRUTH["gemm"]),
         ("grouped_gemm", "fp8-block", TRUTH["grouped"]),
         ("attention", "gqa", TRUTH["attention"]),
-        ("attention", "mla", TRUTH["attention"] | {"d0": 0.0}),
+        ("attention", "mla", TRUTH["attention"] | {"d0": 0.0, "eta": 0.6 * 1.07}),
         ("collective", "all_gather", TRUTH["collective"]),
         ("dispatch", "deepep", TRUTH["dispatch"]),
     ],

@@ -77,9 +77,10 @@ def test_everything_is_finite_positive_and_sums_up(jobs: Jobs) -> None:
 @LAWS
 @given(legal_jobs())
 def test_what_a_size_of_one_does_not_need_costs_nothing(jobs: Jobs) -> None:
-    parts = simulate_step(jobs).breakdown_s
+    step = simulate_step(jobs)
+    parts, rounding = step.breakdown_s, 1e-12 * max(step.step_time_s[0], 1.0)
     for size, part in (("tp", "exposed_tp"), ("cp", "exposed_cp"), ("pp", "exposed_pp"), ("pp", "bubble")):
-        assert getattr(jobs, size)[0] > 1 or abs(parts[part][0]) < 1e-12
+        assert getattr(jobs, size)[0] > 1 or abs(parts[part][0]) < rounding
     assert jobs.ep[0] * jobs.etp[0] > 1 or parts["exposed_ep"][0] == 0
     assert jobs.cluster.n_gpus > 1 or parts["exposed_dp"][0] == 0
 

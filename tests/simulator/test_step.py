@@ -162,7 +162,7 @@ def test_plain_data_parallelism_moves_twice_the_gradients():
     """An all-reduce is a reduce-scatter and a gather of the same bytes; ZeRO-1 gathers half as many of BF16."""
     jobs = make_jobs(
         model("llama-3-8b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=2048, zero_stage=[0, 1],
-        overlap_grad_reduce=False, overlap_param_gather=False,
+        overlap_grad_reduce=False, overlap_param_gather=False, bucket_bytes=10**12,
     )  # fmt: skip
     plain, sharded = simulate_step(jobs).breakdown_s["exposed_dp"]
     assert plain / sharded == pytest.approx((4 + 4) / (4 + 2), rel=0.01)
@@ -190,12 +190,14 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
         vpp=[1, 2, 2, 1, 1], precision=[0, 0, 1, 0, 0], optimizer_offload=[0, 0, 0, 0, 1.0],
         permute_fusion=[1, 1, 1, 0, 1], compiled=[1, 0, 0, 0, 0], fp8_attention=[0, 0, 1, 0, 0],
         overlap_grad_reduce=[1, 1, 1, 0, 1], tp_comm_overlap=[0, 1, 0, 0, 0], zero_stage=[1, 1, 1, 1, 3],
+        p2p_handshake=True,
     )  # fmt: skip
     node = parse_cluster("8xH100-SXM5-80GB")
     tiny = make_jobs(
         model("llama-3-8b"), node, gbs=8, seq_len=[512, 8192, 512], tp=[8, 8, 1], standard_fusions=[False, True, True],
         sequence_parallel=[True, False, True], compiled=[False, True, False],
         cuda_graph=[0, 0, int(Graph.FULL_ITERATION)], host_tuned=1, portable_attention=[False, True, False],
+        checked_collectives=[True, False, False],
     )  # fmt: skip
     overlapped = make_jobs(
         model("qwen3-30b-a3b"), parse_cluster("16xH100-SXM5-80GB"), gbs=512, seq_len=4096, ep=16, ep_overlap=True,
@@ -219,3 +221,20 @@ def test_experts_with_fused_activation_move_less_memory():
 def test_attention_in_fp8_is_faster():
     plain, low = qwen(fp8_attention=[False, True])
     assert low < plain
+
+
+def test_checked_collectives_cost_the_host_a_time_per_rank():
+    """Where the host is the limit, each layer takes ten checks of every rank longer, whatever the micro-batch."""
+    slow_host = replace(DEFAULT_PHYSICS, launch_s=1e-3, straggler=0.0)
+
+    def extra(tp, mbs):
+        columns = {"gbs": 64, "seq_len": 256, "zero_stage": 0, "checked_collectives": [False, True]}
+        jobs = make_jobs(model("llama-3-8b"), parse_cluster("16xH100-SXM5-80GB"), tp=tp, mbs=mbs, **columns)
+        plain, checked = simulate_step(jobs, slow_host).step_time_s
+        return (checked - plain) / jobs.num_microbatches[0]
+
+    assert extra(1, 1) == 0
+    assert extra(8, 1) == pytest.approx(2 * extra(4, 1))
+    assert extra(8, 4) == pytest.approx(extra(8, 1))
+    blocks = 2 * 32 + 1  # of 32 layers; the embedding and the head together have one
+    assert extra(8, 1) == pytest.approx(blocks * 5 * 8 * DEFAULT_PHYSICS.check_s)

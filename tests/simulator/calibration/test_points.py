@@ -228,3 +228,18 @@ def test_what_a_source_states_wrongly_is_corrected():
     assert (trace.columns["recompute"], trace.columns["traced"], trace.shape.vocab) == (Recompute.NONE, True, 50257)
     assert (run.stack.name, run.columns["recompute"]) == ("megatron-deepspeed", Recompute.FULL)
     assert (run.cluster.accelerator.link_bytes_per_s, run.cluster.accelerator.nic_bytes_per_s) == (300e9, 12.5e9)
+
+
+@pytest.mark.parametrize("column", ["layers", "heads", "head_dim", "vocab", "ffn"])
+def test_shapes_without_a_size_are_refused_by_column(column):
+    shape = {"layers": "4", "hidden": "2048", "heads": "16", "head_dim": "128", "vocab": "50000", "ffn": "8192"}
+    row = {**ROW, "model": "mine", **shape, "pp": "1", "vp": "", "ep": "", "etp": "", column: "0"}
+    with pytest.raises(InvalidCell, match=column):
+        parse_point(row)
+
+
+@pytest.mark.parametrize(("column", "kind"), [("layers", InvalidCell), ("pp", Unsupported), ("n_gpus", InvalidCell)])
+def test_absurd_sizes_are_refused_at_once(column, kind):
+    row = {**ROW, "model": "mine", "layers": "4", "hidden": "2048", "heads": "16", "framework": "nanotron"}
+    with pytest.raises(kind):
+        parse_point({**row, "vp": "", "ep": "", "etp": "", column: "1e9"})
