@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simulator.compute import part_times, routing_imbalance, tokens_per_expert
 from simulator.compute.tally import tensor_launches
-from simulator.hardware import parse_cluster
+from simulator.hardware import accelerators, parse_cluster
 from simulator.job import Graph, Precision, Recompute, make_jobs
 from simulator.kernels import (
     AttentionShape,
@@ -55,6 +55,24 @@ def test_attention_efficiency_by_length(seq, published):
     chip = H100.accelerator
     seconds = attention_seconds(attention_fit(chip, "gqa"), chip, seen, flops)
     assert flops / seconds / chip.peak_bf16_flops == pytest.approx(published, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "published"),
+    [
+        ("H100-SXM5-80GB", 4096, 553),
+        ("H100-SXM5-80GB", 16384, 638),
+        ("GB200-NVL72", 4096, 1324),
+        ("GB200-NVL72", 16384, 1698),
+    ],
+)
+def test_latent_attention_of_deepseek(name, length, published):
+    """arXiv 2603.07685, cuDNN forward TFLOP/s at 128 heads of 192 and 128."""
+    chip, heads = accelerators()[name], np.array(128.0)
+    seen = AttentionShape(np.array(float(length)), np.array(1.0), heads, heads, 192, 128)
+    flops = length**2 * heads * (192 + 128.0)
+    seconds = attention_seconds(attention_fit(chip, "mla"), chip, seen, flops)
+    assert flops / seconds == pytest.approx(published * 1e12, rel=0.07)
 
 
 @given(heads=st.integers(1, 128), length=st.integers(128, 65536), calls=st.integers(1, 8))
