@@ -41,7 +41,7 @@ def predict_file(points: Path, out: Path) -> dict[str, int]:
         UserError: a file that is not a CSV of points.
         EnvironmentFault: ``out`` cannot be written.
     """
-    header, rows = _read(points)
+    header, rows = read_points(points)
     predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows])
     fields = [name for name in header if name not in PREDICTED_COLUMNS]
     keep = [header.index(name) for name in fields]
@@ -99,7 +99,12 @@ def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
             result["pred_reason"] = f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
 
 
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+def read_points(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a CSV of points.
+
+    Raises:
+        UserError: it cannot be read, lacks a column or names one twice.
+    """
     try:
         text = read_bytes(path, "CSV of points", _MAX_BYTES).decode("utf-8-sig")
         rows = list(_rows(text, path))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from simulator.hardware import Accelerator
@@ -182,8 +181,8 @@ _ABOUT = (
 )
 
 
-def write(tables: KernelTables, path: Path) -> None:
-    """Writes the tables as JSON, one entry a line."""
+def to_json(tables: KernelTables) -> str:
+    """The tables as JSON, one entry a line."""
     kinds = [f'"about": {json.dumps(_ABOUT)}']
     for kind in _KINDS:
         families = []
@@ -191,7 +190,7 @@ def write(tables: KernelTables, path: Path) -> None:
             lines = ",\n".join(f'  "{variant}": {_row(one)}' for variant, one in sorted(variants.items()))
             families.append(f' "{name}": {{\n{lines}\n }}')
         kinds.append(f'"{kind}": {{\n' + ",\n".join(families) + "\n}")
-    path.write_text("{\n" + ",\n".join(kinds) + "\n}\n", encoding="utf-8")
+    return "{\n" + ",\n".join(kinds) + "\n}\n"
 
 
 def _row(one: Entry[Any]) -> str:

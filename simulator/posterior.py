@@ -58,29 +58,22 @@ class Posterior:
         """
         try:
             return cls._parse(json.loads(path.read_text("utf-8")))
-        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            message = (
-                f"{path} is no calibration ({type(error).__name__}: {error}); write one with attune calibrate --out"
-            )
-            raise ValueError(message) from error
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path} is no calibration ({error}); write one with attune calibrate --out") from error
 
     @classmethod
     def _parse(cls, held: Mapping[str, Any]) -> Posterior:
         names = tuple(held["constants"])
         unknown = sorted(set(names) - PRIORS.keys())
         if unknown:
-            raise ValueError(
-                f"the calibration has constants this version does not know ({', '.join(unknown)}); refit it"
-            )
+            raise ValueError(f"unknown constants: {', '.join(unknown)}")
         shifts, covariance = (np.array(held[key], dtype=np.float64) for key in ("shifts", "covariance"))
         if shifts.shape != (len(names),) or covariance.shape != (len(names), len(names)):
-            raise ValueError(
-                "the calibration's shifts and covariance do not have one entry for each constant; refit it"
-            )
+            raise ValueError("shifts and covariance need one entry for each constant")
         return cls(names, shifts, covariance, held["stacks"], held["versions"], held["fitted"])
 
-    def save(self, path: Path) -> None:
-        """Write the file that `load` reads."""
+    def to_json(self) -> str:
+        """The content of the file that `load` reads."""
         content = {
             "fitted": dict(self.fitted),
             "constants": list(self.constants),
@@ -89,7 +82,7 @@ class Posterior:
             "versions": dict(self.versions),
             "covariance": _rounded(self.covariance),
         }
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        return json.dumps(content, indent=1) + "\n"
 
     def physics(self, stack: str = "megatron", version: str = "") -> Physics:
         """The constants of a stack; ``version`` is ``framework version``.

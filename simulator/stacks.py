@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from simulator.job import Graph, Recompute
+from simulator.job import Graph
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class Stack:
         pipelined, sharded: further ones, with a pipeline and with a sharded optimizer.
         memory_statistic: what it prints as peak memory where a table does not say.
         prints_first_rank: the peak it prints is that of the first rank, not of the fullest.
+        splits_by_cost: pipeline stages get layers by the cost of all blocks, not by their number.
+        recomputes: recomputation by default, in the words of measurement tables; blank for none.
+        whole_in_pipeline: FSDP keeps weights and gradients whole between the micro-batches of a pipeline.
     """
 
     name: str
@@ -34,6 +37,9 @@ class Stack:
     sharded: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     memory_statistic: str = "allocated"
     prints_first_rank: bool = False
+    splits_by_cost: bool = False
+    recomputes: str = ""
+    whole_in_pipeline: bool = False
 
     def columns(self, pp: int, zero_stage: int) -> dict[str, Any]:
         """What a run with these sizes has where it does not say."""
@@ -41,8 +47,11 @@ class Stack:
         return {**self.defaults, **pipelined, **(self.sharded if zero_stage > 0 else {})}
 
 
+_OWN = {"memory_statistic", "prints_first_rank", "splits_by_cost", "recomputes", "whole_in_pipeline"}
+
+
 def _stack(name: str, **defaults: Any) -> Stack:
-    own = {key: defaults.pop(key) for key in ("memory_statistic", "prints_first_rank") if key in defaults}
+    own = {key: defaults.pop(key) for key in _OWN & set(defaults)}
     return Stack(name, defaults=MappingProxyType(defaults), **own)
 
 
@@ -87,12 +96,15 @@ _STACKS = (
         sharded=MappingProxyType({"overlap_grad_reduce": False, "overlap_param_gather": False}),
         memory_statistic="reserved",
         prints_first_rank=True,
+        splits_by_cost=True,
     ),
     # Its MPT computes the loss with the fused kernel of flash-attention (mosaicml/llm-foundry@8c8dd48 ``loss_fn``).
     _stack("llm-foundry", zero_stage=3, cross_entropy_fusion=True, **_UNFUSED, **_PORTABLE),
-    _stack("torchtitan", zero_stage=3, **_UNFUSED, **_PORTABLE),
+    # Its operator-wise checkpointing is the default mode, and ``reshard_after_forward`` is off in a pipeline
+    # (pytorch/torchtitan@b5bcd76).
+    _stack("torchtitan", recomputes="selective:per_op", whole_in_pipeline=True, zero_stage=3, **_UNFUSED, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
-    _stack("maxtext", zero_stage=3, recompute=Recompute.FULL, cuda_graph=Graph.FULL_ITERATION, compiled=True),
+    _stack("maxtext", recomputes="full", zero_stage=3, cuda_graph=Graph.FULL_ITERATION, compiled=True),
     # NVIDIA's performance recipes: gradients kept and reduced in BF16, FP8 weights without a BF16 original.
     _stack(
         "nemo",

@@ -24,16 +24,18 @@ class Batch:
 
     Attributes:
         rows: positions of the points in their table.
-        points: the points themselves.
-        jobs: the same as a batch of jobs.
-        stack, version: whose physics apply; see `simulator.physics.physics_of`.
+        jobs: the points as a batch of jobs.
+        stack, version: whose physics apply; see `simulator.posterior.Posterior.physics`.
+        prints_first_rank: the stack prints the first pipeline stage's memory, not the fullest one's.
+        statistics: what each point's measured memory counts.
     """
 
     rows: tuple[int, ...]
-    points: tuple[Point, ...]
     jobs: Jobs
     stack: str
     version: str
+    prints_first_rank: bool
+    statistics: tuple[str, ...]
 
 
 def batch_points(points: Mapping[int, Point]) -> tuple[list[Batch], dict[int, str]]:
@@ -72,7 +74,8 @@ def _batch(rows: Sequence[int], members: Sequence[Point]) -> Batch:
     names = sorted({name for point in members for name in point.columns})
     columns = {name: [point.columns.get(name, DEFAULTS.get(name)) for point in members] for name in names}
     jobs = make_jobs(first.shape, first.cluster, **columns)
-    return Batch(tuple(rows), tuple(members), jobs, first.stack.name, first.version)
+    statistics = tuple(point.memory_statistic for point in members)
+    return Batch(tuple(rows), jobs, first.stack.name, first.version, first.stack.prints_first_rank, statistics)
 
 
 def measured_peak(batch: Batch, step: StepEstimate) -> Floats:
@@ -81,9 +84,9 @@ def measured_peak(batch: Batch, step: StepEstimate) -> Floats:
     That of the fullest stage, or of the first where the stack prints no other; ``reserved`` and ``nvidia_smi`` mean
     what they say, everything else what torch calls allocated.
     """
-    jobs, first = np.arange(batch.jobs.size), batch.points[0].stack.prints_first_rank
+    jobs, first = np.arange(batch.jobs.size), batch.prints_first_rank
     stage = np.zeros_like(jobs) if first else step.peak_reserved_bytes.argmax(axis=1)
-    used, kinds = step.peak_reserved_bytes[jobs, stage], np.array([point.memory_statistic for point in batch.points])
+    used, kinds = step.peak_reserved_bytes[jobs, stage], np.array(batch.statistics)
     shown = np.where(kinds == "reserved", used - step.outside_bytes, step.peak_allocated_bytes[jobs, stage])
     peak: Floats = np.where(kinds == "nvidia_smi", used, shown)
     return peak

@@ -10,16 +10,19 @@ Shape letters:  N = rows of the data set,  M = rows in a fit,  K = parameters.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calibration.batches import Batch
 from simulator.calibration.observations import Observations, predict_speed
-from simulator.physics import PRIORS, SOFTWARE, Physics
+from simulator.physics import PRIORS, SOFTWARE
+from simulator.posterior import Posterior
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -49,16 +52,24 @@ class Layout:
         """K."""
         return len(self.constants) + len(self.stacks) + len(self.versions)
 
-    def physics(self, shifts: Floats, stack: str, version: str) -> Physics:
-        """The constants of a stack and version under ``shifts``, shape (K,)."""
-        total = dict(zip(self.constants, shifts, strict=False))
+    def shifts(self, posterior: Posterior) -> Floats:
+        """Parameters that ``posterior`` stands for, shape (K,); what it does not know is not shifted."""
+        general = dict(zip(posterior.constants, posterior.shifts.tolist(), strict=True))
+        return np.array(
+            [general.get(name, 0.0) for name in self.constants]
+            + [posterior.stacks.get(stack, {}).get(name, 0.0) for stack, name in self.stacks]
+            + [np.log(posterior.versions.get(version, 1.0)) / PACE_SD for version in self.versions]
+        )
+
+    def posterior(self, shifts: Floats, covariance: Floats | None = None) -> Posterior:
+        """The constants under ``shifts``, shape (K,), in the form predictions take them."""
         first, last = len(self.constants), len(self.constants) + len(self.stacks)
-        for (owner, name), shift in zip(self.stacks, shifts[first:last], strict=True):
-            if owner == stack:
-                total[name] += shift
-        paces = dict(zip(self.versions, shifts[last:], strict=True))
-        values: dict[str, Any] = {name: PRIORS[name].moved(float(shift)) for name, shift in total.items()}
-        return replace(Physics(), **values, pace=float(np.exp(PACE_SD * paces.get(version, 0.0))))
+        stacks: dict[str, dict[str, float]] = defaultdict(dict)
+        for (stack, name), shift in zip(self.stacks, shifts[first:last].tolist(), strict=True):
+            stacks[stack][name] = shift
+        paces = zip(self.versions, np.exp(PACE_SD * shifts[last:]).tolist(), strict=True)
+        known = np.zeros((first, first)) if covariance is None else covariance[:first, :first]
+        return Posterior(self.constants, shifts[:first], known, stacks, dict(paces), {})
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,11 @@ class Fit:
     jacobian: Floats
     weight: Floats
 
+    @property
+    def posterior(self) -> Posterior:
+        """The fitted constants and their uncertainty."""
+        return self.layout.posterior(self.shifts, self.covariance)
+
     def without(self, held_out: Bools) -> Floats:
         """Parameters of the fit without the rows at ``held_out`` (shape (M,)): one Gauss-Newton step, shape (K,)."""
         kept, gone = ~held_out, held_out
@@ -99,28 +115,45 @@ def layout_of(observations: Observations) -> Layout:
     return Layout(constants, owned, tuple(sorted({batch.version for batch in observations.batches})))
 
 
-def fit(observations: Observations, use: Bools | None = None) -> Fit:
-    """Constants that explain the measured speeds of the rows in ``use`` (shape (N,); all priced ones if None)."""
+def fit(
+    observations: Observations, use: Bools | None = None, *, start: Posterior | None = None, workers: int = 1
+) -> Fit:
+    """Constants that explain the measured speeds.
+
+    Args:
+        observations: the data.
+        use: rows to fit, shape (N,); all priced ones if None.
+        start: where to start looking; the priors if None. The answer is the same, sooner.
+        workers: processes that share the work.
+    """
     from scipy.optimize import least_squares
 
     layout = layout_of(observations)
     usable = observations.priced & np.isfinite(observations.speed)
     rows = np.flatnonzero(usable if use is None else usable & use)
     scale = np.sqrt(_base_weight(observations, rows))
-    model = _Model(observations, layout, rows, np.log(observations.speed[rows]), scale)
+    model = _Model.of(observations, layout, rows, workers)
+    measured = np.log(observations.speed[rows])
+
+    def errors(shifts: Floats) -> Floats:
+        return np.concatenate([scale * (model.log_speed(shifts) - measured), shifts])
+
+    def jacobian(shifts: Floats) -> Floats:
+        return np.concatenate([scale[:, None] * model.jacobian(shifts), np.eye(layout.size)])
+
     found = least_squares(
-        model.errors,
-        np.zeros(layout.size),
-        jac=model.jacobian,
+        errors,
+        np.zeros(layout.size) if start is None else layout.shifts(start),
+        jac=jacobian,
         loss=partial(_loss, rows.size),
         max_nfev=_ROUNDS,
         ftol=1e-4,
     )
     residual: Floats = found.fun[: rows.size] / scale
-    jacobian: Floats = np.asarray(found.jac)[: rows.size] / scale[:, None]
+    slope: Floats = np.asarray(found.jac)[: rows.size] / scale[:, None]
     weight: Floats = scale**2 / (1 + (scale * residual / _KNEE) ** 2)
-    covariance = _covariance(observations.column("source_id")[rows], jacobian, weight, residual)
-    return Fit(layout, found.x, covariance, rows, residual, jacobian, weight)
+    covariance = _covariance(observations.column("source_id")[rows], slope, weight, residual)
+    return Fit(layout, found.x, covariance, rows, residual, slope, weight)
 
 
 def _loss(rows: int, squares: Floats) -> Floats:
@@ -157,52 +190,57 @@ def _covariance(sources: NDArray[np.str_], jacobian: Floats, weight: Floats, res
 
 @dataclass(frozen=True)
 class _Model:
-    """Errors of the fitted rows and of the priors, in their units, as a function of the parameters."""
+    """Log speed of the fitted rows as a function of the parameters, with its derivative.
 
-    observations: Observations
+    Attributes:
+        layout: what the parameters are.
+        batches: those that hold fitted rows.
+        size: rows of the data set.
+        rows: fitted rows, shape (M,).
+        stack, version: of each fitted row, shapes (M,).
+        workers: processes that share a derivative.
+    """
+
     layout: Layout
+    batches: Sequence[Batch]
+    size: int
     rows: NDArray[np.int64]
-    measured: Floats
-    scale: Floats
+    stack: NDArray[np.str_]
+    version: NDArray[np.str_]
+    workers: int
 
-    def errors(self, shifts: Floats) -> Floats:
-        """Shape (M + K,)."""
-        return np.concatenate([self.scale * (self._log_speed(shifts) - self.measured), shifts])
+    @classmethod
+    def of(cls, observations: Observations, layout: Layout, rows: NDArray[np.int64], workers: int) -> _Model:
+        """The model of these rows of ``observations``."""
+        wanted = set(rows.tolist())
+        batches = [batch for batch in observations.batches if not wanted.isdisjoint(batch.rows)]
+        stack = {row: batch.stack for batch in batches for row in batch.rows}
+        version = {row: batch.version for batch in batches for row in batch.rows}
+        stacks, versions = (np.array([owner[row] for row in rows.tolist()]) for owner in (stack, version))
+        return cls(layout, batches, len(observations.rows), rows, stacks, versions, workers)
+
+    def log_speed(self, shifts: Floats) -> Floats:
+        """Shape (M,)."""
+        speed = predict_speed(self.batches, self.size, self.layout.posterior(shifts).physics)
+        return np.log(speed[self.rows])
 
     def jacobian(self, shifts: Floats) -> Floats:
-        """Derivative of `errors` by forward differences, shape (M + K, K).
+        """Derivative of `log_speed` by forward differences, shape (M, K).
 
         A stack's shift of a constant acts on its own rows exactly as the general shift does, so one evaluation a
         constant serves all stacks; a version's pace divides the speed.
         """
         constants, last = len(self.layout.constants), len(self.layout.constants) + len(self.layout.stacks)
-        here, out = self._log_speed(shifts), np.zeros((self.rows.size, self.layout.size))
-        for column in range(constants):
-            moved = shifts.copy()
-            moved[column] += _STEP
-            out[:, column] = (self._log_speed(moved) - here) / _STEP
-        stack, version = self._owners()
+        moved = np.stack([shifts, *(shifts + _STEP * np.eye(constants, shifts.size))])
+        with ProcessPoolExecutor(self.workers) as pool:
+            here, *there = pool.map(self.log_speed, moved, chunksize=-(-len(moved) // self.workers))
+        out = np.zeros((self.rows.size, self.layout.size))
+        out[:, :constants] = (np.stack(there, axis=1) - here[:, None]) / _STEP
         for column, (owner, name) in enumerate(self.layout.stacks, constants):
-            out[:, column] = out[:, self.layout.constants.index(name)] * (stack == owner)
+            out[:, column] = out[:, self.layout.constants.index(name)] * (self.stack == owner)
         for column, name in enumerate(self.layout.versions, last):
-            out[:, column] = -PACE_SD * (version == name)
-        return np.concatenate([self.scale[:, None] * out, np.eye(self.layout.size)])
-
-    def _log_speed(self, shifts: Floats) -> Floats:
-        """Shape (M,)."""
-        wanted = set(self.rows.tolist())
-        batches = [batch for batch in self.observations.batches if not wanted.isdisjoint(batch.rows)]
-        speed = predict_speed(batches, len(self.observations.rows), partial(self.layout.physics, shifts))
-        return np.log(speed[self.rows])
-
-    def _owners(self) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
-        """Stack and version of every fitted row, shapes (M,)."""
-        stack: dict[int, str] = {}
-        version: dict[int, str] = {}
-        for batch in self.observations.batches:
-            stack |= dict.fromkeys(batch.rows, batch.stack)
-            version |= dict.fromkeys(batch.rows, batch.version)
-        return np.array([stack[row] for row in self.rows]), np.array([version[row] for row in self.rows])
+            out[:, column] = -PACE_SD * (self.version == name)
+        return out
 
 
 def select(observations: Observations, sources: Sequence[str]) -> Bools:

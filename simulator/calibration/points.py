@@ -77,8 +77,6 @@ _RECOMPUTE_WORDS = {
 _HALF = frozenset({"every_other_layer", "per_op", "per_op_sac"})
 """torchtitan's modes: every other layer; or, in every layer, all but attention and every other matrix product, which
 costs and keeps as much (pytorch/torchtitan@b5bcd76 docs/performance.md: 1,914 and 1,904 of 2,162 tokens/s)."""
-_UNSAID_RECOMPUTE = {"torchtitan": "selective:per_op"}
-"""What a stack recomputes by default, where that is not nothing (torchtitan: ``activation_checkpoint.mode``)."""
 _FILLED = 4  # micro-batches a stage of a pipeline whose batch is not published; with one, nobody would run it
 _UNNAMED_ACCELERATORS = {"Blackwell (184 GiB class, not named)": "GB200-NVL72"}
 """Parts that a source does not name: four in a host with 184 GiB each are those of a GB200 tray."""
@@ -184,14 +182,11 @@ def _columns(
     _check_grid(layout, shape, cluster)
     dp = cluster.n_gpus // (layout["tp"] * layout["pp"] * layout["cp"])
     layout |= _batch(cells, knobs, layout["pp"], dp)
-    asked = cells.get("recompute", "")
-    asked = _UNSAID_RECOMPUTE.get(stack.name, "") if asked in ("", "unknown") else asked
-    recompute, recompute_layers = (
-        _recompute(asked, knobs, layout, shape) if asked else (Recompute(default["recompute"]), 0)
-    )
+    recompute, recompute_layers = _recompute(cells, knobs, layout, shape, stack)
     scattered = _TENSOR_MODES.get(knobs.get("tp_mode", ""), default["sequence_parallel"])
-    whole_weights = stack.name == "torchtitan" and layout["pp"] > 1
-    zero_stage = _zero_stage(cells, knobs, default["zero_stage"], whole_weights)
+    zero_stage = _zero_stage(cells, knobs, default["zero_stage"])
+    if stack.whole_in_pipeline and layout["pp"] > 1:
+        zero_stage = min(zero_stage, 1)
     return {
         **stack.columns(layout["pp"], zero_stage),
         **layout,
@@ -222,7 +217,7 @@ def _stages(
         layers, vpp = split_by_layout(knobs["pp_layout"], pp)
         if sum(layers) != shape.layers:
             raise InvalidCell(f"knob 'pp_layout' places {sum(layers)} layers where the model has {shape.layers}")
-    elif stack.name == "nanotron":
+    elif stack.splits_by_cost:
         layers = split_by_cost(shape, pp)
     else:
         if pp * vpp > shape.layers + 2:
@@ -257,17 +252,13 @@ def _batch(cells: Mapping[str, str], knobs: Mapping[str, str], pp: int, dp: int)
     return {"mbs": mbs, "gbs": gbs}
 
 
-def _zero_stage(cells: Mapping[str, str], knobs: Mapping[str, str], default: int, kept: bool) -> int:
-    """What is sharded. With ``kept`` FSDP leaves weights and gradients whole between micro-batches, which is stage 1.
-
-    **Source:** pytorch/torchtitan@b5bcd76 ``reshard_after_forward``, whose default is off in a pipeline.
-    """
+def _zero_stage(cells: Mapping[str, str], knobs: Mapping[str, str], default: int) -> int:
+    """What is sharded over data-parallel ranks; where the column is blank, what the knobs imply."""
     if any(knobs.get(knob, "0") != "0" for knob in _SHARDED) or knobs.get("sharding_strategy") == "FULL_SHARD":
         default = 3
     elif knobs.get("distributed_optimizer") == "1":
         default = 1
-    stage = whole(cells, "zero_stage", default)
-    return min(stage, 1) if kept else stage
+    return whole(cells, "zero_stage", default)
 
 
 def _instances(knobs: Mapping[str, str], dp: int, cp: int) -> int:
@@ -292,9 +283,13 @@ def _capacity(cells: Mapping[str, str], knobs: Mapping[str, str]) -> float:
 
 
 def _recompute(
-    text: str, knobs: Mapping[str, str], layout: Mapping[str, Any], shape: ModelShape
+    cells: Mapping[str, str], knobs: Mapping[str, str], layout: Mapping[str, Any], shape: ModelShape, stack: Stack
 ) -> tuple[Recompute, int]:
-    kind, _, modules = text.partition(":")
+    """What is recomputed, and of how many layers a chunk (0: all); the stack's default where the row does not say."""
+    asked = cells.get("recompute", "")
+    if asked in ("", "unknown"):
+        asked = stack.recomputes
+    kind, _, modules = asked.partition(":")
     if kind == "full":
         layers = whole(knobs, "recompute_num_layers", 0) if knobs.get("recompute_method") == "block" else 0
         return Recompute.FULL, layers

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +47,20 @@ class Figure:
     higher_is_better: bool
     what: str
 
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None without one."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.higher_is_better else self.value <= self.target
+
     def worse_than(self, earlier: Figure) -> bool:
-        """Whether this is worse than ``earlier`` by more than twice the noise of either, and visibly so."""
+        """Whether this is worse than ``earlier`` by more than a quarter of its noise, and by more than 0.002.
+
+        The rows are the same in both, so that a change weighs more than the noise of drawing other rows.
+        """
         change = (earlier.value - self.value) * (1 if self.higher_is_better else -1)
-        return bool(change > max(2 * max(self.noise, earlier.noise) * 0.5, 0.002))
+        return bool(change > max(earlier.noise / 4, 0.002))
 
 
 @dataclass(frozen=True)
@@ -80,21 +89,19 @@ def held_out(observations: Observations, full: Fit, groups: NDArray[np.str_]) ->
         mine = groups == group
         shifts = full.without(mine[full.rows])
         batches = [batch for batch in observations.batches if mine[list(batch.rows)].any()]
-        found = predict_speed(batches, mine.size, partial(full.layout.physics, shifts))
+        found = predict_speed(batches, mine.size, full.layout.posterior(shifts).physics)
         speed[mine] = found[mine]
     return speed
 
 
-def validate(observations: Observations, full: Fit) -> Validation:
-    """The accuracy report of a fit."""
+def validate(observations: Observations, full: Fit, *, workers: int = 1) -> Validation:
+    """The accuracy report of a fit; ``workers`` processes share the refits."""
     models, sources = observations.column("model"), observations.column("source_id")
     by_model = held_out(observations, full, models)
     by_source = held_out(observations, full, sources)
-    everything = predict(observations.batches, len(observations.rows), partial(full.layout.physics, full.shifts))
-    single = fit(observations, select(observations, ["vtrain_single"]))
-    transferred = predict_speed(
-        observations.batches, len(observations.rows), partial(single.layout.physics, single.shifts)
-    )
+    everything = predict(observations.batches, len(observations.rows), full.posterior.physics)
+    single = fit(observations, select(observations, ["vtrain_single"]), start=full.posterior, workers=workers)
+    transferred = predict_speed(observations.batches, len(observations.rows), single.posterior.physics)
     figures = dict(_speed_figures(observations, by_model, by_source))
     figures |= dict(_transfer_figures(observations, transferred))
     figures |= dict(_order_figures(observations, by_model))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.calibration.kernel_tables import FILES, fit_kernel_tables
 from simulator.hardware import accelerators
-from simulator.kernel_tables import entry, kernel_tables, parse, write
+from simulator.kernel_tables import entry, kernel_tables, parse, to_json
 from simulator.kernels import fitted_rates, gemm_seconds, weight_gradient_seconds
 
 H100 = accelerators()["H100-SXM5-80GB"]
@@ -142,7 +142,7 @@ def test_families_without_measurements_keep_their_constants(fitted):
 
 def test_what_is_written_is_read_again(tmp_path):
     path = tmp_path / "kernels.json"
-    write(kernel_tables(), path)
+    path.write_text(to_json(kernel_tables()))
     assert parse(json.loads(path.read_text("utf-8"))) == kernel_tables()
 
 

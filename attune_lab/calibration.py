@@ -1,0 +1,129 @@
+"""Fitting the physics to measurements and reporting what is left: what `attune calibrate` and `validate` do."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attune_lab.contracts import UserError
+from attune_lab.predict import read_points
+from attune_lab.writing import write_file
+from simulator.calibration.fit import fit
+from simulator.calibration.measurements import data_hash, load_measurements
+from simulator.calibration.observations import Observations, observe
+from simulator.physics import PRIORS
+from simulator.posterior import POSTERIOR
+
+
+def workers() -> int:
+    """Processes to use: one for each core."""
+    return os.cpu_count() or 1
+
+
+def observations_of(tables: Sequence[Path]) -> Observations:
+    """The project's measurements and those in ``tables`` (same schema, docs/measurements.md).
+
+    Raises:
+        UserError: a table that cannot be read or has no column of measured speeds.
+    """
+    rows: list[Mapping[str, str]] = list(load_measurements())
+    for path in tables:
+        header, cells = read_points(path)
+        missing = {"id", "source_id", "tokens_per_s_per_gpu_std"} - set(header)
+        if missing:
+            raise UserError(f"{path} line 1: missing column {', '.join(sorted(missing))}; see docs/measurements.md")
+        rows += [dict(zip(header, row, strict=True)) for row in cells]
+    try:
+        return observe(rows)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def calibrate_to(tables: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Fit every constant to the measurements and write the calibration to ``out``; returns what was found.
+
+    Raises:
+        UserError: see `observations_of`.
+        EnvironmentFault: ``out`` cannot be written.
+    """
+    observations = observations_of(tables)
+    found = fit(observations, start=POSTERIOR, workers=workers())
+    fitted = provenance(observations) | {"rows_fitted": int(found.rows.size)}
+    posterior = replace(found.posterior, fitted=fitted)
+    write_file(out, posterior.to_json().encode())
+    deviations = np.sqrt(np.diag(posterior.covariance)).tolist()
+    constants = {
+        name: {
+            "prior": PRIORS[name].value,
+            "value": PRIORS[name].moved(shift),
+            "sd": PRIORS[name].sd * deviation,
+            "what": PRIORS[name].what,
+        }
+        for name, shift, deviation in zip(posterior.constants, posterior.shifts.tolist(), deviations, strict=True)
+    }
+    return {"out": str(out), **fitted, "constants": constants}
+
+
+def calibrate_kernels(directory: Path, out: Path) -> dict[str, Any]:
+    """Fit the constants of single kernels to the tables in ``directory`` and write them to ``out``.
+
+    Raises:
+        UserError: a table is missing or has other columns.
+        EnvironmentFault: ``out`` cannot be written.
+    """
+    from simulator.calibration.kernel_tables import fit_kernel_tables
+    from simulator.kernel_tables import to_json
+
+    try:
+        tables = fit_kernel_tables(directory)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    write_file(out, to_json(tables).encode())
+    kinds = (tables.gemm, tables.grouped_gemm, tables.attention, tables.collective, tables.dispatch)
+    return {"out": str(out), "kernels": sum(len(variants) for kind in kinds for variants in kind.values())}
+
+
+def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) -> dict[str, Any]:
+    """The accuracy report; written to the folder ``out``, and compared with an earlier one in ``against``.
+
+    Raises:
+        UserError: see `observations_of`; or ``against`` is no report.
+        EnvironmentFault: ``out`` cannot be written, or plots cannot be drawn.
+    """
+    from simulator.calibration.report import as_json, as_markdown, plot, read_figures, worse
+    from simulator.calibration.validate import validate
+
+    try:
+        earlier = read_figures(against) if against is not None else {}
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    observations = observations_of(tables)
+    validation = validate(observations, fit(observations, start=POSTERIOR, workers=workers()), workers=workers())
+    where = provenance(observations)
+    data = as_json(validation, where)
+    written: list[Path] = []
+    if out is not None:
+        write_file(out / "accuracy.json", (json.dumps(data, indent=1) + "\n").encode())
+        write_file(out / "accuracy.md", as_markdown(validation, where).encode())
+        written = [out / "accuracy.json", out / "accuracy.md", *plot(observations, validation, out)]
+    return data | {"worse": worse(validation.figures, earlier), "written": [str(path) for path in written]}
+
+
+def provenance(observations: Observations) -> dict[str, Any]:
+    """Which data, where and when."""
+    own = len(load_measurements())
+    return {
+        "data": data_hash(),
+        "measurements": own,
+        "further_rows": len(observations.rows) - own,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{workers()} cores, {platform.machine()}, Python {platform.python_version()}",
+    }
