@@ -142,14 +142,13 @@ def _gathers_ahead(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) ->
     """Bytes of gathered inputs, two a layer, that communication holds for a host running ahead, shape (B, P).
 
     The host waits for nothing but a receive, so that the first stage of a pipeline queues all its first forwards
-    but two; without a pipeline the launch queue is the limit. Where memory ends the allocator waits for them. Where
-    tensor parallelism and a pipeline cross nodes the published sweep shows none of it; why is not known.
+    but two; without a pipeline the launch queue is the limit. Where memory ends the allocator waits for them.
 
     **Source:** huggingface/nanotron@00708b8 parallel/tensor_parallel/functional.py, gathers with ``async_op``.
     """
     alone = (jobs.pp == 1)[:, None]
     queued = np.where(alone, np.inf, np.maximum(stages.in_flight - 2, 0.0) * stages.layers * stages.first)
-    seen = (jobs.tp > 1) & ((jobs.pp == 1) | (jobs.tp <= jobs.cluster.gpus_per_node)) & jobs.sequence_parallel
+    seen = (jobs.tp > 1) & ((jobs.pp == 1) | (jobs.tp <= physics.gathers_ahead_ranks)) & jobs.sequence_parallel
     layers = np.where(seen[:, None], np.minimum(queued, physics.gathers_ahead), 0.0)
     gathered: Floats = 4.0 * jobs.model.hidden * tokens_per_rank(jobs)[:, None] * layers
     return gathered

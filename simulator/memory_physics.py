@@ -111,6 +111,12 @@ class MemoryPhysics:
         "static input and output of one captured layer, in hidden states",
         "Megatron-Core 0.14 transformer/cuda_graphs.py copies both into buffers of its own",
     )
+    gathers_ahead_ranks: float = constant(
+        16.0,
+        0.0,
+        "tensor-parallel ranks up to which a pipeline shows this",
+        "vinjn/nanotron-ultrascale-playbook@924e4d0b, why is not known",
+    )
     gathers_ahead: float = constant(
         0.0,
         0.0,

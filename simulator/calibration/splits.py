@@ -38,8 +38,9 @@ def split_layers(shape: ModelShape, pp: int, vpp: int) -> tuple[int, ...]:
 def split_by_cost(shape: ModelShape, pp: int) -> tuple[int, ...]:
     """Layers of each stage in nanotron, which weighs blocks by their matrices; stages may be left without any.
 
-    A block goes to the current stage, and the next one to the next stage once the running cost has passed this
-    stage's share. The head weighs as much as vocabulary over layer matrices says, so early stages get more layers.
+    A block goes to the current stage, and the next one to the next stage once the running cost has reached this
+    stage's share (the published code asks for more; the memory of its sweep shows that equal is enough). The head
+    weighs as much as vocabulary over layer matrices says, so early stages get more layers.
     **Source:** huggingface/nanotron@01de8d9 src/nanotron/models/base.py ``build_model`` and models/llama.py
     ``get_block_compute_costs``.
     """
@@ -48,7 +49,7 @@ def split_by_cost(shape: ModelShape, pp: int) -> tuple[int, ...]:
     counts, stage = [0] * pp, 0
     for done in range(1, shape.layers + 1):
         counts[stage] += 1
-        if done * layer * pp > total * (stage + 1):
+        if done * layer * pp >= total * (stage + 1):
             stage += 1
     return tuple(counts)
 
