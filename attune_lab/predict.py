@@ -14,7 +14,7 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import write_file
-from simulator.calibration.batches import Batch, batch_points, measured_peak
+from simulator.calibration.batches import Batch, batch_points, measured_peak, needed_memory
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
 from simulator.posterior import POSTERIOR
 from simulator.step import simulate_step
@@ -68,6 +68,8 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
             results[index].update(pred_status="unsupported", pred_reason=str(error))
         except InvalidCell as error:
             results[index].update(pred_status="invalid", pred_reason=str(error))
+    for index, point in points.items():
+        results[index]["pred_reason"] = point.warning
     batches, refused = batch_points(points)
     for index, reason in refused.items():
         results[index].update(pred_status="unsupported", pred_reason=reason)
@@ -77,9 +79,10 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
-    step = simulate_step(batch.jobs, POSTERIOR.physics(batch.stack, batch.version))
+    physics = POSTERIOR.physics(batch.stack, batch.version)
+    step = simulate_step(batch.jobs, physics)
     capacity = batch.jobs.cluster.accelerator.memory_bytes
-    needed = step.peak_reserved_bytes.max(axis=1)
+    needed = needed_memory(batch, step, physics.memory)
     figures = {
         "pred_step_time_s": step.step_time_s,
         "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,

@@ -100,7 +100,7 @@ NOT_MODELLED: dict[str, str] = {
     "env.NVTE_NORM_BWD_USE_CUDNN": "Both norm kernels run at the same fraction of the memory rate here.",
     "rank_capacity_factor": "Static expert buffers are not distinguished from dropless ones.",
     "zero_hpz_partition_size": "A secondary ZeRO-3 partition is not among the sharding modes.",
-    "fsdp2_reshard_after_forward": "ZeRO-3 always frees parameters after the forward pass.",
+    "fsdp2_reshard_after_forward": "ZeRO-3 frees parameters after the forward pass, except in a pipeline.",
     "stage3_prefetch_bucket_size": "ZeRO-3 prefetches one layer ahead.",
     "node_exclusion": "Nodes differ by one spread, not one by one.",
 }

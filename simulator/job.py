@@ -256,6 +256,18 @@ class Jobs:
         return replace(self, **moved)
 
 
+def joined(batches: Sequence[Jobs]) -> Jobs:
+    """One batch of the jobs of several, in order; all of one model and cluster."""
+    first, deepest = batches[0], max(jobs.stage_layers.shape[1] for jobs in batches)
+    columns: dict[str, Any] = {
+        f.name: np.concatenate([getattr(jobs, f.name) for jobs in batches])
+        for f in fields(first)
+        if f.name not in ("model", "cluster", "stage_layers")
+    }
+    padded = [np.pad(j.stage_layers, ((0, 0), (0, deepest - j.stage_layers.shape[1]))) for j in batches]
+    return replace(first, stage_layers=np.concatenate(padded), **columns)
+
+
 def has(bits: Ints, flag: int) -> Bools:
     """Where ``flag`` is set in a column of flags, shape (B,)."""
     held: Bools = (bits & int(flag)) != 0

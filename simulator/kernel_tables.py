@@ -194,7 +194,8 @@ def to_json(tables: KernelTables) -> str:
 
 
 def _row(one: Entry[Any]) -> str:
-    row: dict[str, Any] = {name: float(f"{value:.4g}") for name, value in zip(one.fit._fields, one.fit, strict=True)}
+    values = zip(one.fit._fields, one.fit, strict=True)
+    row: dict[str, Any] = {name: round(float(f"{value:.4g}"), 6) for name, value in values}
     row |= {"source": one.source}
     if one.shapes:
         row |= {"shapes": one.shapes, "error_pct": [round(error, 1) for error in one.error_pct]}

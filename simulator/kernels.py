@@ -6,6 +6,7 @@ Shape letters:  B = jobs.  m, n, k = rows, columns and depth of a GEMM, all loca
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +22,24 @@ AMPERE = 8  # compute capability, major number
 _TILE = 128.0 * 256.0  # elements of the output one SM computes at a time
 _QUERY_BLOCK = 128.0  # queries of one head an SM works on at a time
 
+
+class _Format(NamedTuple):
+    """A number format: its variant in the tables, bytes of an element, bytes moved to cast one from BF16."""
+
+    variant: str
+    width: float
+    cast: float
+
+
 _FORMAT = {
-    Precision.BF16: "bf16",
-    Precision.FP16: "bf16",
-    Precision.FP8_TENSORWISE: "fp8-tensor",
-    Precision.FP8_DELAYED: "fp8-tensor",
-    Precision.FP8_BLOCKWISE: "fp8-block",
-    Precision.MXFP8: "fp8-block",
-    Precision.NVFP4: "fp4",
+    Precision.BF16: _Format("bf16", 2.0, 0.0),
+    Precision.FP16: _Format("bf16", 2.0, 0.0),
+    Precision.FP8_TENSORWISE: _Format("fp8-tensor", 1.0, 5.0),  # read for the maximum, read again, written
+    Precision.FP8_DELAYED: _Format("fp8-tensor", 1.0, 3.0),  # the scale is known from earlier steps
+    Precision.FP8_BLOCKWISE: _Format("fp8-block", 1.0, 3.0),
+    Precision.MXFP8: _Format("mxfp8", 1.0, 3.0),
+    Precision.NVFP4: _Format("fp4", 0.5625, 2.5625),
 }
-_WIDTH = {"bf16": 2.0, "fp8-tensor": 1.0, "fp8-block": 1.0, "fp4": 0.5625}  # bytes of an element, scales included
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,8 @@ class GemmRates:
 
     Attributes:
         seconds_per_flop, seconds_per_byte: of matrix units and HBM.
-        seconds_per_cast: of reading one BF16 element and writing it in the narrow format; 0 for BF16.
+        seconds_per_cast: of turning one BF16 element into the narrow format; 0 for BF16.
+        seconds_per_copy: of writing it transposed as well; 0 where the matrix units do not need that.
         tau_s, k0, rows: fixed part, depth and rows per group lost, as in `GemmFit`.
         area: output elements lost at the start and the end of a kernel.
         width: bytes of one element of the number format.
@@ -49,6 +59,7 @@ class GemmRates:
     seconds_per_flop: Floats
     seconds_per_byte: Floats
     seconds_per_cast: Floats
+    seconds_per_copy: Floats
     tau_s: Floats
     k0: Floats
     rows: Floats
@@ -57,15 +68,18 @@ class GemmRates:
     peak_flops: Floats
 
 
-def fitted_rates(fit: GemmFit, chip: Accelerator, number_format: str, speed: float = 1.0) -> GemmRates:
-    """Rates of one number format (``bf16``, ``fp8-tensor``, ``fp8-block``, ``fp4``), every field of shape ()."""
-    width = _WIDTH[number_format]
-    peak = _peak(chip, number_format)
+def fitted_rates(fit: GemmFit, chip: Accelerator, precision: Precision, speed: float = 1.0) -> GemmRates:
+    """Rates of one number format, every field of shape ()."""
+    variant, width, cast = _FORMAT[precision]
+    peak = _peak(chip, precision)
     hbm = chip.memory_bytes_per_s
+    # One scale per tensor holds for the transpose too, and Blackwell's units read FP8 in either order.
+    transposes = width < 2 and (chip.arch_major < 10 or variant != "fp8-tensor")
     values = (
         1 / (fit.eta * peak * speed),
         1 / (fit.eta_m * hbm),
-        (2 + width) / (fit.eta_cast * hbm) if width < 2 else 0.0,
+        cast / (fit.eta_cast * hbm),
+        width * transposes / (fit.eta_cast * hbm),
         fit.tau_us * 1e-6,
         fit.k0,
         fit.rows,
@@ -93,13 +107,11 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
     table = kernel_tables().grouped_gemm if grouped else kernel_tables().gemm
     found = {}
     for value in precisions:
-        name = _FORMAT[Precision(value)]
-        constants = entry(table, chip, name)
-        if constants is None or not _peak(chip, name) > 0:
-            raise ValueError(f"{chip.name} has no {Precision(value).name} matrix units: choose another precision")
-        clock = physics.gemm_speed * (physics.ampere_clock if chip.arch_major == AMPERE else 1.0)
-        speed = clock * (1.0 if name == "bf16" else physics.gemm_speed_low)
-        found[value] = fitted_rates(constants.fit, chip, name, speed)
+        precision = Precision(value)
+        constants = entry(table, chip, _FORMAT[precision].variant)
+        if constants is None or not _peak(chip, precision) > 0:
+            raise ValueError(f"{chip.name} has no {precision.name} matrix units: choose another precision")
+        found[value] = fitted_rates(constants.fit, chip, precision, _speed(physics, chip, precision))
     if len(found) == 1:
         return found[precisions[0]]
     columns = np.zeros((len(GemmRates.__annotations__), len(Precision)))
@@ -108,9 +120,22 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
     return GemmRates(*columns[:, jobs.precision])
 
 
-def _peak(chip: Accelerator, number_format: str) -> float:
+def _speed(physics: Physics, chip: Accelerator, precision: Precision) -> float:
+    """Speed of training's products over the table's."""
+    narrow = {
+        "bf16": 1.0,
+        "fp8-tensor": physics.gemm_speed_low,
+        "fp8-block": physics.gemm_speed_block,
+        "mxfp8": physics.gemm_speed_block,
+        "fp4": physics.gemm_speed_fp4,
+    }
+    clock = physics.gemm_speed * (physics.ampere_clock if chip.arch_major == AMPERE else 1.0)
+    return clock * narrow[_FORMAT[precision].variant]
+
+
+def _peak(chip: Accelerator, precision: Precision) -> float:
     peaks = {"bf16": chip.peak_bf16_flops, "fp4": chip.peak_fp4_flops}
-    return peaks.get(number_format, chip.peak_fp8_flops)
+    return peaks.get(_FORMAT[precision].variant, chip.peak_fp8_flops)
 
 
 def gemm_seconds(rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: Floats | float = 1.0) -> Floats:
@@ -136,8 +161,7 @@ def weight_gradient_seconds(
     """
     compute = 2 * (m / groups + rates.k0) * (groups * n * k + rates.area) * rates.seconds_per_flop
     traffic = (rates.width * m * (n + k) + 8 * groups * n * k) * rates.seconds_per_byte
-    copies = rates.seconds_per_cast * rates.width / (2 + rates.width)
-    return _overlapped(compute, traffic) + copies * m * (n + k) + rates.tau_s
+    return _overlapped(compute, traffic) + rates.seconds_per_copy * m * (n + k) + rates.tau_s
 
 
 def _overlapped(compute: Floats, traffic: Floats) -> Floats:

@@ -34,7 +34,11 @@ class Physics:
     gemm_speed: float = constant(
         0.86, 0.05, "sustained clock and power of a training run over a kernel benchmark", "prior"
     )
-    gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8/FP4: casts of gradients, transposes", "prior")
+    gemm_speed_low: float = constant(1.0, 0.08, "further factor of FP8 with one scale a tensor: casts, amax", "prior")
+    gemm_speed_block: float = constant(
+        0.93, 0.08, "the same of block-scaled FP8: casts both ways, scale layout", "prior"
+    )
+    gemm_speed_fp4: float = constant(1.0, 0.10, "the same of FP4: Hadamard transforms, stochastic rounding", "prior")
     ampere_clock: float = constant(
         1.07, 0.04, "the same clocks of Ampere over those of later parts, which meet their power limit", "prior"
     )
@@ -56,6 +60,21 @@ class Physics:
     memory_latency_s: float = constant(3e-6, 0.20, "fixed part of one memory-bound kernel", "AIC H100")
     unfused_traffic: float = constant(2.0, 0.15, "bytes moved without fusion over with it", "prior")
     compiled_traffic: float = constant(0.75, 0.10, "bytes moved under torch.compile over without it", "prior")
+    expert_gemm_s: float = constant(
+        10e-6,
+        0.40,
+        "fixed part of each further expert's product in a grouped GEMM, casts and scale layout included",
+        "Transformer Engine GroupedLinear: one cuBLAS call an expert over four streams",
+    )
+    unfused_experts: float = constant(
+        1.0, 0.30, "traffic of experts' activations that no kernel fuses, over the bytes counted", "counted"
+    )
+    scan_flops_per_sm: float = constant(
+        0.5e12,
+        0.30,
+        "rate of the Mamba-2 scan on one SM",
+        "the FP32 pipes of an SM reach 0.45 TFLOP/s",
+    )
     imbalance_per_doubling: float = constant(
         0.09,
         0.30,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,9 @@ def png(line: Timeline, title: str) -> bytes:
         figure.text(gap, middle, words, rotation=90, fontsize=8, ha="center", va="center", color="#444444")
     _describe(figure, line, title, height)
     picture = io.BytesIO()
-    figure.savefig(picture, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a recipe's name: drawn as boxes
+        figure.savefig(picture, format="png")
     return picture.getvalue()
 
 

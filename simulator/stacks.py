@@ -26,6 +26,7 @@ class Stack:
         memory_statistic: what it prints as peak memory where a table does not say.
         prints_first_rank: the peak it prints is that of the first rank, not of the fullest.
         splits_by_cost: pipeline stages get layers by the cost of all blocks, not by their number.
+        interleaves: its pretraining recipes cut pipelines into single layers where a table does not say.
         recomputes: recomputation by default, in the words of measurement tables; blank for none.
         whole_in_pipeline: FSDP keeps weights and gradients whole between the micro-batches of a pipeline.
     """
@@ -38,6 +39,7 @@ class Stack:
     memory_statistic: str = "allocated"
     prints_first_rank: bool = False
     splits_by_cost: bool = False
+    interleaves: bool = False
     recomputes: str = ""
     whole_in_pipeline: bool = False
 
@@ -47,7 +49,7 @@ class Stack:
         return {**self.defaults, **pipelined, **(self.sharded if zero_stage > 0 else {})}
 
 
-_OWN = {"memory_statistic", "prints_first_rank", "splits_by_cost", "recomputes", "whole_in_pipeline"}
+_OWN = {"memory_statistic", "prints_first_rank", "splits_by_cost", "interleaves", "recomputes", "whole_in_pipeline"}
 
 
 def _stack(name: str, **defaults: Any) -> Stack:
@@ -105,9 +107,11 @@ _STACKS = (
     _stack("torchtitan", recomputes="selective:per_op", whole_in_pipeline=True, zero_stage=3, **_UNFUSED, **_PORTABLE),
     # XLA compiles the whole step and, by its models' default, recomputes every layer.
     _stack("maxtext", recomputes="full", zero_stage=3, cuda_graph=Graph.FULL_ITERATION, compiled=True),
-    # NVIDIA's performance recipes: gradients kept and reduced in BF16, FP8 weights without a BF16 original.
+    # NVIDIA's performance recipes: virtual stages of one layer, gradients kept and reduced in BF16, FP8 weights
+    # without a BF16 original.
     _stack(
         "nemo",
+        interleaves=True,
         tp_comm_overlap=True,
         grad_reduce_fp32=False,
         main_grad_bytes=2.0,
@@ -150,4 +154,6 @@ def stack_of(framework: str, version: str = "") -> Stack:
     """The stack of a framework as measurement tables name it; Megatron-Core's for one that is not known."""
     if framework == "Megatron-LM" and any(year in version for year in ("2021", "2022")):
         return _BY_NAME["megatron-2022"]
+    if framework == "Megatron-Core" and "2026" in version:  # arXiv 2603.07685 keeps 4 bytes of weight and gradient
+        return _BRIDGE
     return _BY_NAME[_FRAMEWORKS.get(framework, MEGATRON.name)]

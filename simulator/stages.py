@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 _UNDER_BATCH = 0.9  # of another micro-batch's layer, for its expert dispatch
 _QUEUED = 0.9  # of that overlap where one hardware connection before Blackwell orders all kernels
 _UNDER_SHARED = 3.0  # forward times of the shared experts: their forward, and a backward of twice that
-_UNDER_OFFLOAD = 0.8  # of a part's forward pass, for moving its activations
+_UNDER_OFFLOAD = 0.8  # of a stage's pass, for moving its activations
 _OFFLOAD_SHOWN = 0.05  # of the move shows anyway
 
 # Tensor-parallel blocks (gather and scatter) in each part; the embedding only scatters, the head only gathers.
@@ -89,7 +89,7 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
 class _PartCost:
     """One part with its communication; shape (B,), seconds per micro-batch; pairs are (forward, backward).
 
-    ``wait``: the GPU waits for offloaded activations.  ``sync``: the host waits for the GPU, and then the reverse.
+    ``sync``: the host waits for the GPU, and then the reverse.
     """
 
     compute: tuple[Floats, Floats]
@@ -97,7 +97,6 @@ class _PartCost:
     ep: tuple[Floats, Floats]
     cp: tuple[Floats, Floats]
     issue: tuple[Floats, Floats]
-    wait: tuple[Floats, Floats]
     sync: tuple[Floats, Floats]
 
 
@@ -123,9 +122,11 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
         pairs = [getattr(costs[n], field) for n in names]
         return spread([p[0] for p in pairs]), spread([p[1] for p in pairs])
 
-    compute, tp, ep, cp, issue, wait, sync = map(both, ("compute", "tp", "ep", "cp", "issue", "wait", "sync"))
-    sent = [tp[i] + ep[i] + cp[i] for i in (0, 1)]
-    busy = [compute[i] + sent[i] for i in (0, 1)]
+    compute, tp, ep, cp, issue, sync = map(both, ("compute", "tp", "ep", "cp", "issue", "sync"))
+    moved = spread([_offload_seconds(jobs, physics, n) for n in names])
+    busy = [compute[i] + tp[i] + ep[i] + cp[i] for i in (0, 1)]
+    # Activations move to the host beside the stage's computation, in order: only what takes longer is waited for.
+    wait = [np.maximum(moved - _UNDER_OFFLOAD * busy[i], _OFFLOAD_SHOWN * moved) for i in (0, 1)]
     # The host runs ahead of the GPU, but not of every short kernel: near balance either waits for the other.
     traced = jobs.traced[:, None]  # without collectives, which are added to the trace afterwards
     kept = [np.where(traced, compute[i], busy[i]) + wait[i] for i in (0, 1)]
@@ -163,7 +164,6 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
         ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
         ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
         cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
-        wait = _offload_wait(jobs, physics, name, part)
         slow = physics.contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0) * hidden / 2
         checks = _check_seconds(jobs, physics, blocks)
         replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
@@ -173,7 +173,6 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
             ep=ep,
             cp=cp,
             issue=(part.issue + 2 * checks, part.issue_backward + replay_issue + 3 * checks),
-            wait=(wait, wait),
             sync=(part.sync, part.sync * replayed),
         )
     return costs
@@ -237,8 +236,8 @@ def _exposed_ring(jobs: Jobs, physics: Physics, part: PartTime, replayed: Floats
     return forward, backward + replayed * forward
 
 
-def _offload_wait(jobs: Jobs, physics: Physics, name: str, part: PartTime) -> Floats:
-    """Time per pass in which the host link moves activations longer than the part computes, shape (B,)."""
+def _offload_seconds(jobs: Jobs, physics: Physics, name: str) -> Floats:
+    """Time in which the host link moves a part's offloaded activations, each way, shape (B,)."""
     shape, rows = jobs.model, tokens_per_rank(jobs)
     moved = np.zeros(jobs.size)
 
@@ -254,5 +253,4 @@ def _offload_wait(jobs: Jobs, physics: Physics, name: str, part: PartTime) -> Fl
         copies = expert_copies(jobs)
         moved = add(Offload.EXPERT_FC1, 2.0 * expert_width(shape) * copies)
         moved = add(Offload.MOE_ACT, 2.0 * shape.moe_ffn / jobs.etp * copies)
-    seconds = moved / (physics.host_link_eff * jobs.cluster.accelerator.host_bytes_per_s)
-    return np.maximum(seconds - _UNDER_OFFLOAD * part.forward, _OFFLOAD_SHOWN * seconds)
+    return moved / (physics.host_link_eff * jobs.cluster.accelerator.host_bytes_per_s)

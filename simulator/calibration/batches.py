@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.points import Point
-from simulator.job import DEFAULTS, Jobs, make_jobs
+from simulator.job import DEFAULTS, Jobs, Recompute, make_jobs
+from simulator.memory import peak_memory
+from simulator.memory_physics import MemoryPhysics
 from simulator.posterior import DEFAULT_PHYSICS
 from simulator.step import StepEstimate, simulate_step
 
@@ -28,6 +30,7 @@ class Batch:
         stack, version: whose physics apply; see `simulator.posterior.Posterior.physics`.
         prints_first_rank: the stack prints the first pipeline stage's memory, not the fullest one's.
         statistics: what each point's measured memory counts.
+        recompute_stated: which points say what is recomputed.
     """
 
     rows: tuple[int, ...]
@@ -36,6 +39,7 @@ class Batch:
     version: str
     prints_first_rank: bool
     statistics: tuple[str, ...]
+    recompute_stated: tuple[bool, ...]
 
 
 def batch_points(points: Mapping[int, Point]) -> tuple[list[Batch], dict[int, str]]:
@@ -58,7 +62,7 @@ def _priced(rows: Sequence[int], points: Mapping[int, Point], refused: dict[int,
     try:
         batch = _batch(rows, members)
         simulate_step(batch.jobs, DEFAULT_PHYSICS)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, ArithmeticError) as error:
         if len(rows) == 1:
             refused[rows[0]] = str(error)
         else:
@@ -74,8 +78,15 @@ def _batch(rows: Sequence[int], members: Sequence[Point]) -> Batch:
     names = sorted({name for point in members for name in point.columns})
     columns = {name: [point.columns.get(name, DEFAULTS.get(name)) for point in members] for name in names}
     jobs = make_jobs(first.shape, first.cluster, **columns)
-    statistics = tuple(point.memory_statistic for point in members)
-    return Batch(tuple(rows), jobs, first.stack.name, first.version, first.stack.prints_first_rank, statistics)
+    return Batch(
+        rows=tuple(rows),
+        jobs=jobs,
+        stack=first.stack.name,
+        version=first.version,
+        prints_first_rank=first.stack.prints_first_rank,
+        statistics=tuple(point.memory_statistic for point in members),
+        recompute_stated=tuple(point.recompute_stated for point in members),
+    )
 
 
 def measured_peak(batch: Batch, step: StepEstimate) -> Floats:
@@ -90,3 +101,19 @@ def measured_peak(batch: Batch, step: StepEstimate) -> Floats:
     shown = np.where(kinds == "reserved", used - step.outside_bytes, step.peak_allocated_bytes[jobs, stage])
     peak: Floats = np.where(kinds == "nvidia_smi", used, shown)
     return peak
+
+
+def needed_memory(batch: Batch, step: StepEstimate, physics: MemoryPhysics) -> Floats:
+    """Bytes that must fit on the fullest rank of every job, shape (B,).
+
+    Where recomputation is not stated, that of all layers is granted: only what is out of memory either way is so.
+    """
+    needed: Floats = step.peak_reserved_bytes.max(axis=1)
+    unstated = ~np.array(batch.recompute_stated)
+    if not unstated.any():
+        return needed
+    recompute = np.where(unstated, int(Recompute.FULL), batch.jobs.recompute)
+    layers = np.where(unstated, 0, batch.jobs.recompute_layers)
+    least = peak_memory(replace(batch.jobs, recompute=recompute, recompute_layers=layers), physics)
+    granted: Floats = np.minimum(needed, least.peak_reserved_bytes.max(axis=1))
+    return granted

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.batches import Batch
 from simulator.calibration.observations import Observations, predict_speed
+from simulator.job import joined
 from simulator.physics import PRIORS, SOFTWARE
 from simulator.posterior import Posterior
 
@@ -194,7 +196,7 @@ class _Model:
 
     Attributes:
         layout: what the parameters are.
-        batches: those that hold fitted rows.
+        batches: those that hold fitted rows, one for each model, cluster and stack.
         size: rows of the data set.
         rows: fitted rows, shape (M,).
         stack, version: of each fitted row, shapes (M,).
@@ -213,16 +215,25 @@ class _Model:
     def of(cls, observations: Observations, layout: Layout, rows: NDArray[np.int64], workers: int) -> _Model:
         """The model of these rows of ``observations``."""
         wanted = set(rows.tolist())
-        batches = [batch for batch in observations.batches if not wanted.isdisjoint(batch.rows)]
-        stack = {row: batch.stack for batch in batches for row in batch.rows}
-        version = {row: batch.version for batch in batches for row in batch.rows}
-        stacks, versions = (np.array([owner[row] for row in rows.tolist()]) for owner in (stack, version))
-        return cls(layout, batches, len(observations.rows), rows, stacks, versions, workers)
+        versions: dict[int, str] = {}
+        stacks: dict[int, str] = {}
+        groups: dict[Any, list[Batch]] = defaultdict(list)
+        for batch in observations.batches:
+            if not wanted.isdisjoint(batch.rows):
+                groups[batch.jobs.model, batch.jobs.cluster, batch.stack].append(batch)
+                versions |= dict.fromkeys(batch.rows, batch.version)
+                stacks |= dict.fromkeys(batch.rows, batch.stack)
+        stack, version = (np.array([owner[row] for row in rows.tolist()]) for owner in (stacks, versions))
+        merged = [_regardless_of_version(batches) for batches in groups.values()]
+        return cls(layout, merged, len(observations.rows), rows, stack, version, workers)
 
     def log_speed(self, shifts: Floats) -> Floats:
         """Shape (M,)."""
-        speed = predict_speed(self.batches, self.size, self.layout.posterior(shifts).physics)
-        return np.log(speed[self.rows])
+        posterior = self.layout.posterior(shifts)
+        speed = predict_speed(self.batches, self.size, posterior.physics)[self.rows]
+        paces = np.array([posterior.versions[version] for version in self.version.tolist()])
+        log_speed: Floats = np.log(speed / paces)
+        return log_speed
 
     def jacobian(self, shifts: Floats) -> Floats:
         """Derivative of `log_speed` by forward differences, shape (M, K).
@@ -241,6 +252,14 @@ class _Model:
         for column, name in enumerate(self.layout.versions, last):
             out[:, column] = -PACE_SD * (self.version == name)
         return out
+
+
+def _regardless_of_version(batches: Sequence[Batch]) -> Batch:
+    """Batches of one model, cluster and stack as one, at the pace of no version: a third fewer to simulate."""
+    rows = tuple(row for batch in batches for row in batch.rows)
+    statistics = tuple(statistic for batch in batches for statistic in batch.statistics)
+    jobs = joined([batch.jobs for batch in batches])
+    return replace(batches[0], rows=rows, jobs=jobs, version="", statistics=statistics)
 
 
 def select(observations: Observations, sources: Sequence[str]) -> Bools:

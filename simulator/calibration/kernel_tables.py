@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.collectives import distinct_targets, domain_rate, latency_seconds, transfer_seconds
 from simulator.hardware import Accelerator, accelerators
+from simulator.job import Precision
 from simulator.kernel_tables import (
     AttentionFit,
     CollectiveFit,
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Found = dict[tuple[str, str], Entry[F]]  # by family and variant
 
+_PRECISION = {
+    "bf16": Precision.BF16,
+    "fp8-tensor": Precision.FP8_TENSORWISE,
+    "fp8-block": Precision.FP8_BLOCKWISE,
+    "fp4": Precision.NVFP4,
+}
 FILES = ("gemm", "moe_grouped", "attention_context", "mla_context", "nccl", "deepep")
 _LOSS_SCALE = 0.1  # log error from which a row counts less than squared
 _FLOOR_BYTES, _PAYLOAD_BYTES = 2**13, 2**20
@@ -216,14 +223,29 @@ def _fit_gemm(rows: pd.DataFrame) -> Found[GemmFit]:
     found = {}
     for chip, number_format, group in _groups(rows[large & (rows.backend == "trtllm")], "dtype"):
         found[family(chip.name), number_format] = _gemm(chip, number_format, group)
-    return found
+    return found | _micro_scaled(found)
+
+
+def _micro_scaled(found: Found[GemmFit]) -> Found[GemmFit]:
+    """MXFP8, which no table holds in training's form.
+
+    Blackwell's units scale blocks of 32 at the rate of plain FP8, and cuBLASLt multiplies both; the cast finds its
+    scales by block as the block format's does. The products of the block format are those of serving kernels.
+    """
+    mixed = {}
+    for (name, variant), block in found.items():
+        if variant == "fp8-block":
+            plain = found.get((name, "fp8-tensor"), block).fit
+            fit = plain._replace(eta_cast=block.fit.eta_cast, tau_us=block.fit.tau_us)
+            mixed[name, "mxfp8"] = Entry(fit, "prior: products of fp8-tensor, cast of fp8-block")
+    return mixed
 
 
 def _gemm(chip: Accelerator, number_format: str, rows: pd.DataFrame) -> Entry[GemmFit]:
     m, n, k = _columns(rows, "m n k")
 
     def predict(fit: GemmFit) -> Floats:
-        return gemm_seconds(fitted_rates(fit, chip, number_format), m, n, k)
+        return gemm_seconds(fitted_rates(fit, chip, _PRECISION[number_format]), m, n, k)
 
     form = _GEMM if number_format != "bf16" else _WITHOUT_CAST
     return _fitted(form, predict, rows)
@@ -241,7 +263,7 @@ def _fit_grouped(rows: pd.DataFrame, dense: Table[GemmFit]) -> Found[GemmFit]:
     for chip, number_format, group in _groups(chosen, "dtype"):
         single = dense[family(chip.name)][number_format].fit
         found[family(chip.name), number_format] = _grouped(chip, number_format, single, group)
-    return found
+    return found | _micro_scaled(found)
 
 
 def _grouped(chip: Accelerator, number_format: str, single: GemmFit, rows: pd.DataFrame) -> Entry[GemmFit]:
@@ -256,7 +278,9 @@ def _grouped(chip: Accelerator, number_format: str, single: GemmFit, rows: pd.Da
     uncounted = {"seconds_per_cast": np.zeros(1), "tau_s": np.zeros(1)}  # in passes and fixed part
 
     def predict(fit: _GroupedCall) -> Floats:
-        rates = replace(fitted_rates(single._replace(rows=fit.rows, eta_m=fit.eta_m), chip, number_format), **uncounted)
+        rates = replace(
+            fitted_rates(single._replace(rows=fit.rows, eta_m=fit.eta_m), chip, _PRECISION[number_format]), **uncounted
+        )
         products = gemm_seconds(rates, copies, 2 * width, hidden, groups=local)
         products = products + gemm_seconds(rates, copies, hidden, width, groups=local)
         return products + fit.passes * passing + fit.fixed_us * 1e-6

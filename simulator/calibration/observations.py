@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.batches import Batch, batch_points, measured_peak
+from simulator.calibration.batches import Batch, batch_points, measured_peak, needed_memory
 from simulator.calibration.measurements import (
     Outcome,
     load_measurements,
@@ -115,9 +115,11 @@ def predict(batches: Sequence[Batch], size: int, physics: Callable[[str, str], P
     """Predictions for ``batches`` of a table of ``size`` rows; ``physics`` has the constants of a stack and version."""
     out = Predictions(*(np.full(size, np.nan) for _ in range(3)))
     for batch in batches:
-        step = simulate_step(batch.jobs, physics(batch.stack, batch.version))
+        constants = physics(batch.stack, batch.version)
+        step = simulate_step(batch.jobs, constants)
         rows = np.array(batch.rows)
         out.speed[rows] = step.tokens_per_s_per_gpu
         out.memory_bytes[rows] = measured_peak(batch, step)
-        out.demand[rows] = step.peak_reserved_bytes.max(axis=1) / batch.jobs.cluster.accelerator.memory_bytes
+        needed = needed_memory(batch, step, constants.memory)
+        out.demand[rows] = needed / batch.jobs.cluster.accelerator.memory_bytes
     return out

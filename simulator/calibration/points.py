@@ -23,7 +23,7 @@ from simulator.calibration.cells import (
 )
 from simulator.calibration.knobs import canonical, folds_experts, levers, schedule_is_interleaved
 from simulator.calibration.shapes import row_shape
-from simulator.calibration.splits import split_by_cost, split_by_layout, split_layers
+from simulator.calibration.splits import leaves_idle_stages, split_by_cost, split_by_layout, split_layers
 from simulator.hardware import MAX_GPUS, ClusterSpec, cluster_of, find_accelerator
 from simulator.job import DEFAULTS, RECOMPUTE_MODULES, Precision, Recompute
 from simulator.models import ModelShape
@@ -60,7 +60,7 @@ REQUIRED_COLUMNS = ("model", "accelerator", "n_gpus", "seq_len")
 _PRECISIONS = {
     "bf16": Precision.BF16,
     "fp16": Precision.FP16,
-    "fp8": Precision.FP8_TENSORWISE,
+    "fp8": Precision.FP8_DELAYED,  # recipe not said: the default of Transformer Engine
     "fp8-cs": Precision.FP8_TENSORWISE,
     "fp8-ds": Precision.FP8_DELAYED,
     "fp8-blockwise": Precision.FP8_BLOCKWISE,
@@ -107,7 +107,10 @@ _INTERLEAVED = 2  # chunks a stage where a row says interleaved and no more: the
 
 @dataclass(frozen=True)
 class Point:
-    """One row, understood: a shape, a cluster, a stack with its version and columns of `simulator.job.make_jobs`."""
+    """One row, understood: a shape, a cluster, a stack with its version and columns of `simulator.job.make_jobs`.
+
+    ``warning``: why such a job does not start although it may fit; blank as a rule.
+    """
 
     shape: ModelShape
     cluster: ClusterSpec
@@ -115,6 +118,8 @@ class Point:
     version: str
     columns: Mapping[str, Any]
     memory_statistic: str
+    recompute_stated: bool
+    warning: str = ""
 
 
 def parse_point(row: Mapping[str, str]) -> Point:
@@ -134,7 +139,10 @@ def parse_point(row: Mapping[str, str]) -> Point:
     columns = _columns(cells, knobs, shape, cluster, stack)
     printed = cells.get("mem_statistic", "")
     statistic = printed if printed in ("allocated", "reserved", "nvidia_smi") else stack.memory_statistic
-    return Point(shape, cluster, stack, f"{framework} {release}".strip(), columns, statistic)
+    idle = stack.splits_by_cost and leaves_idle_stages(shape, columns["pp"])
+    warning = f"{stack.name} places no block on the last of {columns['pp']} stages and does not start" if idle else ""
+    version, stated = f"{framework} {release}".strip(), cells.get("recompute") != "unknown"
+    return Point(shape, cluster, stack, version, columns, statistic, stated, warning)
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
@@ -210,7 +218,7 @@ def _stages(
     cells: Mapping[str, str], knobs: Mapping[str, str], shape: ModelShape, stack: Stack, pp: int
 ) -> dict[str, Any]:
     """Virtual stages and layers of each stage."""
-    vpp = positive(cells, "vp", _INTERLEAVED if schedule_is_interleaved(knobs) else 1) if pp > 1 else 1
+    vpp = positive(cells, "vp", _chunks(knobs, shape, stack, pp)) if pp > 1 else 1
     if pp * vpp > _MAX_CHUNKS:
         raise Unsupported(f"pp x vpp = {pp * vpp}: more than {_MAX_CHUNKS} stages are not simulated")
     if knobs.get("pp_layout"):
@@ -224,6 +232,14 @@ def _stages(
             raise Unsupported(f"pp x vpp = {pp * vpp} exceeds the {shape.layers} layers")
         layers = split_layers(shape, pp, vpp)
     return {"vpp": vpp, "stage_layers": layers}
+
+
+def _chunks(knobs: Mapping[str, str], shape: ModelShape, stack: Stack, pp: int) -> int:
+    """Virtual stages where a row does not count them."""
+    if schedule_is_interleaved(knobs):
+        return _INTERLEAVED
+    single = stack.interleaves and not knobs.get("task") and shape.layers % pp == 0
+    return shape.layers // pp if single else 1
 
 
 def _check_grid(layout: Mapping[str, Any], shape: ModelShape, cluster: ClusterSpec) -> None:

@@ -48,14 +48,12 @@ def read_figures(path: Path) -> dict[str, Figure]:
 
 def worse(now: Mapping[str, Figure], earlier: Mapping[str, Figure]) -> list[str]:
     """One sentence for each figure that is worse than in an earlier report by more than its noise, or gone."""
-    found = [f"{key} is missing; it was {earlier[key].value:.4g}" for key in earlier if key not in now]
-    for key in now.keys() & earlier.keys():
-        if now[key].worse_than(earlier[key]):
-            found.append(
-                f"{key} is {now[key].value:.4g}, was {earlier[key].value:.4g} (noise {earlier[key].noise:.2g}): "
-                f"{now[key].what}"
-            )
-    return sorted(found)
+    missing = [f"{key} is missing; it was {figure.value:.4g}" for key, figure in earlier.items() if key not in now]
+    fallen = [key for key in now if key in earlier and now[key].worse_than(earlier[key])]
+    return missing + [
+        f"{key} is {now[key].value:.4g}, was {earlier[key].value:.4g} (noise {earlier[key].noise:.2g}): {now[key].what}"
+        for key in fallen
+    ]
 
 
 def as_markdown(validation: Validation, provenance: Mapping[str, Any]) -> str:
@@ -87,7 +85,8 @@ def _lines(validation: Validation, provenance: Mapping[str, Any]) -> Iterator[st
         yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
         for row in rows:
             cells = [_cell(row, f"{kind}_{part}") for kind in ("time", "memory") for part in ("rows", *_PARTS)]
-            yield f"| {row['group']} | {' | '.join(cells)} |"
+            name_cell = str(row["group"]).replace("|", "\\|")
+            yield f"| {name_cell} | {' | '.join(cells)} |"
 
 
 _PARTS = ("bias", "median", "mean")

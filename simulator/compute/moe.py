@@ -16,6 +16,13 @@ from simulator.kernels import GemmRates, gemm_rates
 from simulator.models import ModelShape
 from simulator.physics import Physics
 
+# Bytes moved for each element of the first product, forward, and the backward pass over it, where the activation is
+# a chain of element-wise kernels: bias, clamps, gate, probability, second bias; or ReLU, square, probability.
+# Source: operations of NVIDIA/Megatron-LM megatron/core/transformer/moe/experts.py (TEGroupedMLP), counted.
+_BIASED_GATE_BYTES = 44.0
+_SQUARED_RELU_BYTES = 20.0
+_CHAIN_BACKWARD = 2.2
+
 
 def routing_imbalance(jobs: Jobs, physics: Physics) -> Floats:
     """Load of the busiest expert rank over the mean, shape (B,); 1 when balance is forced or EP is 1.
@@ -81,11 +88,27 @@ def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -
     traffic = np.where(jobs.permute_fusion, 1.0, physics.unfused_traffic)
     tally.memory(4 * 4 * width * copies * traffic / jobs.etp, kernels=4, fused=False, replayed=whole)
     fan = 2 if shape.gated_mlp else 1
-    # One call per expert pays the fixed cost of a GEMM each time; a grouped call pays it once.
-    fixed = np.where(jobs.grouped_gemm, 1.0, local_experts)
-    dense, expert = (replace(one, tau_s=one.tau_s * fixed) for one in (rates, grouped))
+    # Every further expert's product is a kernel of its own unless the whole group is fused; without grouping each
+    # is a call of its own as well.
+    each = physics.expert_gemm_s + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
+    each = np.where(jobs.fused_experts, 0.0, each)
+    dense, expert = (replace(one, tau_s=one.tau_s + each * (local_experts - 1)) for one in (rates, grouped))
     tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)
-    activation = whole | has(jobs.recompute, Recompute.MOE_ACT)
-    apart = np.where(jobs.fused_experts, 0.0, 1.0)
-    tally.memory(2 * (fan + 1) * ffn * copies * apart, kernels=apart, replayed=activation)
+    _expert_activation(tally, copies, ffn, whole | has(jobs.recompute, Recompute.MOE_ACT))
     tally.gemm(dense, copies, width, ffn, groups=local_experts, expert=expert, replayed=whole)
+
+
+def _expert_activation(tally: Tally, copies: Floats, ffn: Floats, replayed: Bools) -> None:
+    """What lies between the two grouped GEMMs of the routed experts, unless it runs inside them.
+
+    SwiGLU weighted by the router is one kernel. Biased, clamped gates (GPT-OSS) and squared ReLU (Nemotron) are
+    chains of element-wise operations around FP32 probabilities.
+    """
+    shape, apart = tally.jobs.model, np.where(tally.jobs.fused_experts, 0.0, 1.0)
+    fan = 2 if shape.gated_mlp else 1
+    if shape.expert_bias or not shape.gated_mlp:
+        moved = _BIASED_GATE_BYTES if shape.expert_bias else _SQUARED_RELU_BYTES
+        traffic = tally.physics.unfused_experts * moved * fan * ffn * copies
+        tally.memory(traffic * apart, kernels=12 * apart, backward=_CHAIN_BACKWARD, replayed=replayed)
+    else:
+        tally.memory(2 * (fan + 1) * ffn * copies * apart, kernels=apart, replayed=replayed)

@@ -116,12 +116,16 @@ class Tally:
         self.sums["expert_weights" if expert else "weights"] += groups * n * k
 
     def memory(
-        self, traffic: Floats, *, kernels: Floats | float = 1.0, fused: bool = True, replayed: Bools | bool = False
-    ) -> None:
-        """Memory-bound operations; ``fused`` ones move more bytes when the stack's fusions are off."""
+        self, traffic: Floats, *, kernels: Floats | float = 1.0, fused: bool = True,
+        backward: float = _BACKWARD_TRAFFIC, replayed: Bools | bool = False,
+    ) -> None:  # fmt: skip
+        """Memory-bound operations; ``fused`` ones move more bytes when the stack's fusions are off.
+
+        ``backward``: what the backward pass moves over the forward pass.
+        """
         moved = traffic * self.fusion if fused else traffic
         forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
-        self.add(forward, forward * _BACKWARD_TRAFFIC, replayed)
+        self.add(forward, forward * backward, replayed)
 
     def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
         """The fused attention kernel; its backward computes the scores again, 2.5 times the FLOPs instead of 2.
@@ -130,6 +134,14 @@ class Tally:
         """
         self.add(forward, forward * (2.5 / self.physics.attention_backward), replayed)
         self.sums["cover"] += forward
+
+    def scan(self, flops: Floats) -> None:
+        """Chunked state-space scan: its products run on each SM's own pipes; backward repeats the forward.
+
+        **Source:** state-spaces/mamba ``ops/triton/ssd_combined.py``, whose backward recomputes the states.
+        """
+        forward = flops / (self.physics.scan_flops_per_sm * self.jobs.cluster.accelerator.sms)
+        self.add(forward, 3.0 * forward, False)
 
     def launches(self, kernels: Floats | float, captured: Bools | bool) -> None:
         """Host time of so many forward kernels, nearly free where a CUDA graph holds them."""

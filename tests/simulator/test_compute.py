@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.compute import part_times, routing_imbalance, tokens_per_expert
-from simulator.compute.tally import tensor_launches
 from simulator.hardware import accelerators, parse_cluster
 from simulator.job import Graph, Precision, Recompute, make_jobs
 from simulator.kernels import (
@@ -22,8 +21,7 @@ from simulator.kernels import (
 from simulator.models import model, parameters
 from simulator.physics import Physics
 from simulator.posterior import DEFAULT_PHYSICS
-from simulator.stages import part_counts, stage_times
-from simulator.step import simulate_step
+from simulator.stages import stage_times
 
 H100 = parse_cluster("64xH100-SXM5-80GB")
 KERNEL_BENCHMARK = Physics(gemm_speed=1.0, attention_speed=1.0)
@@ -174,75 +172,56 @@ def test_fusions_shorten_the_work():
     assert heads.forward[0] < heads.forward[1]
 
 
-A100 = parse_cluster("8xA100-SXM4-80GB")
+def nemotron(cluster=H100, **columns):
+    shape = model("nemotron-3-nano-30b-a3b")
+    return make_jobs(shape, cluster, **({"gbs": 512, "seq_len": 8192, "ep": 8} | columns))
 
 
-def gpt(**columns):
-    return make_jobs(
-        model("megatron-gpt-3.6b"), A100, **{"gbs": 64, "seq_len": 2048, "sequence_parallel": False} | columns
-    )
+def test_the_scan_follows_the_sms_and_the_tokens():
+    """A Mamba-2 block repeats its forward scan in the backward pass; its rate is that of plain SMs, not of the
+    matrix units, so that Blackwell gains as many times as it has SMs more."""
+
+    def scan(cluster, **columns):
+        slow = Physics(scan_flops_per_sm=Physics().scan_flops_per_sm / 2)
+        part, slower = (part_times(nemotron(cluster, **columns), p)["mamba"] for p in (Physics(), slow))
+        return slower.forward[0] - part.forward[0], slower.backward[0] - part.backward[0]
+
+    b200 = parse_cluster("64xB200-SXM-180GB")
+    forward, backward = scan(H100)
+    assert backward == pytest.approx(3 * forward)
+    assert scan(H100, mbs=2)[0] == pytest.approx(2 * forward)
+    assert forward / scan(b200)[0] == pytest.approx(b200.accelerator.sms / H100.accelerator.sms)
 
 
-@given(tp=st.sampled_from([1, 2, 4, 8]), mbs=st.integers(1, 16))
-def test_scores_move_nine_bytes_through_memory(tp, mbs):
-    """Softmax reads and writes 2 bytes, dropout too and a byte of mask, for each score of the whole square."""
-    endless = replace(DEFAULT_PHYSICS, memory_eff=1e9)
-
-    def moving(**columns):
-        slow, fast = (part_times(gpt(tp=tp, mbs=mbs, **columns), p)["attention"] for p in (DEFAULT_PHYSICS, endless))
-        return slow.forward[0] - fast.forward[0]
-
-    scores = mbs * 32 / tp * 2048.0**2
-    rate = memory_rate(A100.accelerator, DEFAULT_PHYSICS)
-    assert moving(fused_attention=False) - moving() == pytest.approx(9 * scores / rate, rel=1e-6)
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "nemotron-3-nano-30b-a3b"])
+def test_unfused_chains_between_expert_products_cost_memory_time(name):
+    jobs = make_jobs(model(name), H100, gbs=512, seq_len=4096, ep=8, fused_experts=[False, True])
+    less, more = (part_times(jobs, Physics(unfused_experts=factor))["moe"] for factor in (1.0, 2.0))
+    assert more.forward[0] > less.forward[0]
+    assert more.forward[1] == less.forward[1]
 
 
-def test_the_fused_softmax_wants_a_multiple_of_four_matrices():
-    """48 heads on 16 ranks: two sequences are six matrices, four are twelve (Megatron-LM fused_softmax.py)."""
-    shape, cluster = model("megatron-gpt-18.4b"), parse_cluster("16xA100-SXM4-80GB")
-    columns = {"gbs": 64, "seq_len": 2048, "tp": 16, "mbs": [2, 4], "sequence_parallel": False}
-    times = [
-        part_times(make_jobs(shape, cluster, **columns, fused_attention=on), DEFAULT_PHYSICS)["attention"].forward
-        for on in (True, False)
-    ]
-    extra = times[1] - times[0]
-    assert extra[0] > extra[1]
-    assert times[0][0] < times[0][1]
+def test_swiglu_experts_are_fused_whatever_the_chain_costs():
+    less, more = (part_times(qwen(), Physics(unfused_experts=factor))["moe"].forward for factor in (1.0, 2.0))
+    assert less == more
 
 
-@pytest.mark.parametrize(
-    ("vocab", "tp", "odd"), [(50257, 1, True), (50258, 1, False), (50258, 2, True), (50304, 2, False)]
-)
-def test_an_odd_number_of_columns_slows_the_head(vocab, tp, odd):
-    shape = replace(model("megatron-gpt-3.6b"), vocab=vocab)
-    columns = {"gbs": 64, "seq_len": 2048, "mbs": 4, "tp": tp}
-    head, padded = (
-        part_times(make_jobs(s, A100, **columns), DEFAULT_PHYSICS)["head"].forward[0]
-        for s in (shape, replace(shape, vocab=51200))
-    )
-    assert (head > 1.5 * padded) == odd
+@given(st.sampled_from([1, 2, 4, 8, 16, 32]))
+def test_each_further_expert_of_a_rank_adds_six_fixed_costs(ep):
+    """Two products, forward and both gradients."""
+    free, paid = (part_times(qwen(ep=ep), Physics(expert_gemm_s=cost))["moe"] for cost in (0.0, 1e-5))
+    added = (paid.forward + paid.backward - free.forward - free.backward)[0]
+    assert added == pytest.approx(6e-5 * (128 // ep - 1), rel=1e-9, abs=1e-15)
 
 
-@given(launch_us=st.floats(0.0, 200.0), tp=st.sampled_from([1, 2, 8]), mbs=st.integers(1, 8))
-def test_host_and_accelerator_wait_for_each_other_near_balance(launch_us, tp, mbs):
-    """A pass takes at least the longer of issuing and computing, and no more than both."""
-    jobs, physics = gpt(tp=tp, mbs=mbs), replace(DEFAULT_PHYSICS, launch_s=launch_us * 1e-6)
-    paced, free = stage_times(jobs, physics), stage_times(jobs, replace(physics, launch_s=0.0))
-    counts, parts = part_counts(jobs), part_times(jobs, physics)
-    issue = sum(counts[name][0, 0] * part.issue[0] for name, part in parts.items())
-    assert free.host[0, 0] == pytest.approx(0.0, abs=1e-9)
-    assert paced.forward[0, 0] >= max(issue, free.forward[0, 0]) * (1 - 1e-9)
-    assert paced.forward[0, 0] <= (issue + free.forward[0, 0]) * (1 + 1e-9)
-
-
-def test_a_trace_has_no_collectives_to_launch_and_nothing_between_steps():
-    run, trace = (gpt(tp=8, mbs=2, traced=on) for on in (False, True))
-    assert (
-        tensor_launches(trace)[0] == 0 < tensor_launches(run)[0] < tensor_launches(gpt(tp=8, sequence_parallel=True))[0]
-    )
-    slow = replace(DEFAULT_PHYSICS, step_fixed_s=1.0)
-    assert simulate_step(run, slow).step_time_s[0] > simulate_step(run).step_time_s[0]
-    assert simulate_step(trace, slow).step_time_s[0] == simulate_step(trace).step_time_s[0]
+@pytest.mark.parametrize("precision", [Precision.FP8_TENSORWISE, Precision.MXFP8, Precision.NVFP4])
+def test_every_narrow_format_has_a_speed_of_its_own(precision):
+    cluster = parse_cluster("64xB200-SXM-180GB")
+    jobs = make_jobs(model("llama-3-70b"), cluster, gbs=128, seq_len=8192, precision=[Precision.BF16, int(precision)])
+    name = {1: "gemm_speed_low", 4: "gemm_speed_block", 5: "gemm_speed_fp4"}[int(precision)]
+    plain, slow = (part_times(jobs, Physics(**{name: speed}))["mlp"].forward for speed in (1.0, 0.5))
+    assert slow[0] == plain[0]
+    assert slow[1] > plain[1]
 
 
 def test_models_without_rotary_positions_rotate_nothing():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.calibration.kernel_tables import FILES, fit_kernel_tables
 from simulator.hardware import accelerators
+from simulator.job import Precision
 from simulator.kernel_tables import entry, kernel_tables, parse, to_json
 from simulator.kernels import fitted_rates, gemm_seconds, weight_gradient_seconds
 
@@ -187,12 +188,12 @@ def test_every_accelerator_has_constants(name):
 @given(
     size=st.tuples(*[st.integers(1, 65536)] * 3),
     larger=st.tuples(*[st.integers(0, 65536)] * 3),
-    number_format=st.sampled_from(["bf16", "fp8-tensor", "fp8-block"]),
+    precision=st.sampled_from([Precision.BF16, Precision.FP8_DELAYED, Precision.FP8_BLOCKWISE]),
     seconds=st.sampled_from([gemm_seconds, weight_gradient_seconds]),
 )
-def test_larger_products_take_longer(size, larger, number_format, seconds):
-    fit = kernel_tables().gemm["H100"][number_format].fit
-    rates = fitted_rates(fit, H100, number_format)
+def test_larger_products_take_longer(size, larger, precision, seconds):
+    fit = kernel_tables().gemm["H100"]["fp8-block"].fit
+    rates = fitted_rates(fit, H100, precision)
     small = [np.array(float(s)) for s in size]
     large = [np.array(float(s + more)) for s, more in zip(size, larger, strict=True)]
     assert seconds(rates, *small) <= seconds(rates, *large)

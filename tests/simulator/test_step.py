@@ -223,6 +223,18 @@ def test_attention_in_fp8_is_faster():
     assert low < plain
 
 
+def test_offload_hides_under_the_whole_stage():
+    """What the experts send to the host moves while attention computes as well: more of it there, less wait."""
+    columns = {"gbs": 512, "ep": 16, "mbs": 2, "offload": int(Offload.EXPERT_FC1 | Offload.MOE_ACT)}
+    cluster = parse_cluster("16xH100-SXM5-80GB")
+
+    def wait(seq_len):
+        jobs = make_jobs(model("qwen3-30b-a3b"), cluster, seq_len=seq_len, **columns)
+        return simulate_step(jobs).breakdown_s["host"][0] / jobs.gbs[0] / seq_len
+
+    assert wait(32768) < wait(4096)
+
+
 def test_checked_collectives_cost_the_host_a_time_per_rank():
     """Where the host is the limit, each layer takes ten checks of every rank longer, whatever the micro-batch."""
     slow_host = replace(DEFAULT_PHYSICS, launch_s=1.0, straggler=0.0)

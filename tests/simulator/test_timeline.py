@@ -2,6 +2,7 @@
 
 import json
 import struct
+import warnings
 from collections import defaultdict
 from itertools import pairwise
 
@@ -83,7 +84,9 @@ def test_the_trace_is_one_that_viewers_read(case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_picture_is_a_png_of_readable_size(case):
     pytest.importorskip("matplotlib")
-    picture = png(lines(case), "title with $ and \\ and ü")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture = png(lines(case), "title with $, \\, ü and 模型")
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", picture[16:24])
     assert width == 1760

@@ -54,6 +54,15 @@ def test_frameworks_differ_where_the_row_does_not_say():
     assert parse_point({**row, "framework": "torchtitan"}).columns["portable_attention"]
 
 
+def test_nemo_pretrains_in_single_layers_unless_a_row_says_otherwise():
+    row = {**ROW, "model": "llama-2-70b", "tp": "1", "pp": "4", "vp": "", "ep": "", "framework": "NeMo", "knobs": ""}
+    assert parse_point(row).columns["vpp"] == 20
+    assert parse_point({**row, "vp": "5"}).columns["vpp"] == 5
+    assert parse_point({**row, "pp": "1"}).columns["vpp"] == 1
+    assert parse_point({**row, "knobs": "task=SFT"}).columns["vpp"] == 1
+    assert parse_point({**row, "framework": "Megatron-LM"}).columns["vpp"] == 1
+
+
 def test_fine_tuning_packs_samples_and_lora_freezes_the_rest():
     columns = {task: parse_point({**ROW, "knobs": f"task={task}"}).columns for task in ("SFT", "LoRA", "pretrain")}
     assert [task for task in columns if columns[task].get("frozen")] == ["LoRA"]
