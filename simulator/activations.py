@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards
 from simulator.memory_physics import MemoryPhysics
-from simulator.models.shape import layer_kinds
+from simulator.models.shape import ModelShape, layer_kinds
 
 Floats = NDArray[np.float64]
 
@@ -59,6 +59,13 @@ class Activations:
     full: dict[str, Floats]
 
 
+def parts_of(shape: ModelShape) -> tuple[str, ...]:
+    """The `PARTS` that layers of a model have; attention always."""
+    kinds = layer_kinds(shape)
+    mlp = kinds.dense or (shape.mtp_layers and not kinds.moe)
+    return (ATTENTION, *(part for part, has in ((MLP, mlp), (MOE, kinds.moe), (MAMBA, kinds.mamba)) if has))
+
+
 def part_activations(jobs: Jobs, physics: MemoryPhysics) -> Activations:
     """What the parts of one layer keep per token of a micro-batch; a part the model does not have keeps nothing."""
     kept = {part: np.zeros(jobs.size) for part in PARTS}
@@ -88,11 +95,11 @@ def routed_copies(jobs: Jobs, physics: MemoryPhysics) -> Floats:
 
 
 def _tensors(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
-    kinds = layer_kinds(jobs.model)
-    rows = _attention(jobs, physics) if kinds.attention else []
-    rows += _mlp(jobs, physics) if kinds.dense or (jobs.model.mtp_layers and not kinds.moe) else []
-    rows += _moe(jobs, physics) if kinds.moe else []
-    return rows + (_mamba(jobs) if kinds.mamba else [])
+    parts = parts_of(jobs.model)
+    rows = _attention(jobs, physics)
+    rows += _mlp(jobs, physics) if MLP in parts else []
+    rows += _moe(jobs, physics) if MOE in parts else []
+    return rows + (_mamba(jobs) if MAMBA in parts else [])
 
 
 def _norm(jobs: Jobs, part: str) -> list[Kept]:

@@ -6,6 +6,7 @@ Shape letters: B = jobs, P = pipeline stages. Bytes throughout.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from simulator.activations import (
     Activations,
     kept_fully_recomputed,
     part_activations,
+    parts_of,
     routed_copies,
 )
 from simulator.job import Dispatcher, Graph, Jobs, Recompute, has, hidden_shards, tokens_per_rank
@@ -61,8 +63,7 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     if physics.gathers_ahead:
         room = (capacity - outside)[:, None] / (1 + share) - _total(parts)
         parts["buffers"] = parts["buffers"] + np.clip(_gathers_ahead(jobs, stages, physics), 0.0, np.maximum(room, 0.0))
-    parts = {name: np.where(stages.exists, parts[name], 0.0) for name in MEMORY_PARTS}
-    allocated = _total(parts)
+    allocated = np.where(stages.exists, _total(parts), 0.0)
     # Before the allocator gives up it returns the segments that are wholly unused to the driver.
     least = allocated * (1 + (1 - physics.reclaimed) * share) + outside[:, None]
     reserved = np.minimum(allocated * (1 + share) + outside[:, None], np.maximum(least, capacity))
@@ -72,13 +73,12 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         outside_bytes=outside,
-        parts={name: np.take_along_axis(value, fullest, axis=1)[:, 0] for name, value in parts.items()},
+        parts={name: np.take_along_axis(parts[name], fullest, axis=1)[:, 0] for name in MEMORY_PARTS},
     )
 
 
 def _total(parts: dict[str, Floats]) -> Floats:
-    total: Floats = np.sum(list(parts.values()), axis=0)
-    return total
+    return reduce(np.add, parts.values())
 
 
 def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Floats:
@@ -86,7 +86,7 @@ def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Float
     full = has(jobs.recompute, Recompute.FULL)[:, None]
     recomputed = np.where(full, _recomputed_share(jobs), 0.0)
     input_only = kept_fully_recomputed(jobs)[:, None]
-    whole = sum((stages.parts[part] * layer.kept[part][:, None] for part in PARTS), np.zeros(full.shape))
+    whole = _total({part: stages.parts[part] * layer.kept[part][:, None] for part in parts_of(jobs.model)})
     kept = recomputed * np.minimum(stages.layers * input_only, whole) + (1 - recomputed) * whole
     # The last stage: input and output of the final norm, and the MTP layers with theirs and their two inputs.
     hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs)[:, None]
@@ -130,12 +130,11 @@ def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics:
 
 def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats]) -> Floats:
     """The largest sum over the parts of one layer of each stage, shape (B, P)."""
-    present = {part: (stages.parts[part] > 0) * by_part[part][:, None] for part in PARTS}
-    mlp = np.maximum(present[MLP], present[MOE])
+    present = {part: (stages.parts[part] > 0) * by_part[part][:, None] for part in parts_of(jobs.model)}
+    mixer = present.pop(ATTENTION)
     if jobs.model.hybrid:
-        mlp = np.maximum(np.maximum(present[ATTENTION], present[MAMBA]), mlp)
-    widest: Floats = mlp if jobs.model.hybrid else present[ATTENTION] + mlp
-    return widest
+        return reduce(np.maximum, present.values(), mixer)
+    return mixer + reduce(np.maximum, present.values())
 
 
 def _gathers_ahead(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.activations import parts_of
 from simulator.job import Jobs, Precision
 from simulator.memory_physics import MemoryPhysics
 from simulator.models import Parameters, parameters
@@ -68,41 +69,49 @@ def model_state(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> di
 
     def held(shared: Floats, routed: Floats, sharded_from: int) -> Floats:
         sharded = jobs.zero_stage[:, None] >= sharded_from
-        total: Floats = shared / np.where(sharded, dense_shards, 1) + routed / np.where(sharded, expert_shards, 1)
-        return total
+        total: Floats = shared * np.where(sharded, 1 / dense_shards, 1.0)
+        return total + routed * np.where(sharded, 1 / expert_shards, 1.0) if jobs.model.experts else total
 
     sharded = (jobs.zero_stage >= 3)[:, None]
     weight = np.where(sharded, physics.sharded_weight_bytes, weight_bytes(jobs)[:, None])
     table_bytes = np.where(sharded, physics.sharded_weight_bytes, 2.0)
     trained = ~jobs.frozen[:, None]
-    raw = np.where(sharded, 0.0, physics.raw_gradient_bytes) * trained
-    grad = jobs.main_grad_bytes[:, None] * trained
+    raw = np.where(sharded, 0.0, physics.raw_gradient_bytes)
+    grad = (jobs.main_grad_bytes[:, None] + raw) * trained
     state = ((jobs.main_param_bytes + jobs.moment_bytes) * (1 - jobs.optimizer_offload))[:, None] * trained
+    dense = gemm + table
     return {
         "weights": held(gemm * weight + table * table_bytes, experts * weight, 3),
-        "gradients": held((gemm + table) * (grad + raw), experts * (grad + raw), 2),
-        "optimizer": held((gemm + table) * state, experts * state, 1),
+        "gradients": held(dense * grad, experts * grad, 2),
+        "optimizer": held(dense * state, experts * state, 1),
     }
 
 
 def _rank_parameters(jobs: Jobs, stages: StageContents) -> tuple[Floats, Floats, Floats]:
     """Parameters on one rank by stage, shapes (B, P): of dense GEMMs and norms, of embedding and head, of experts."""
     count, tp = parameters(jobs.model), jobs.tp[:, None]
-    norms = stages.layers * (count.norm if jobs.model.hybrid else 2 * count.norm)
-    mixers = stages.parts["attention"] * (count.attention / tp) + stages.parts["mamba"] * (count.mamba / tp)
-    mlps = stages.parts["mlp"] * (count.dense_mlp / tp) + stages.parts["moe"] * beside_experts(count, tp)
-    gemm = mixers + norms + mlps + stages.last * count.final_norm
+    gemm = stages.layers * (count.norm if jobs.model.hybrid else 2 * count.norm) + stages.last * count.final_norm
+    sizes = {
+        "attention": count.attention / tp,
+        "mamba": count.mamba / tp,
+        "mlp": count.dense_mlp / tp,
+        "moe": beside_experts(count, tp),
+    }
+    for part in parts_of(jobs.model):
+        gemm += stages.parts[part] * sizes[part]
     expert_ranks = (jobs.ep * jobs.etp)[:, None]
-    experts = stages.parts["moe"] * jobs.model.experts * count.expert / expert_ranks
+    experts = stages.parts["moe"] * (jobs.model.experts * count.expert / expert_ranks)
     if jobs.model.mtp_layers:
         routed = jobs.model.mtp_layers * jobs.model.experts * count.expert
-        gemm = gemm + stages.last * (count.mtp - routed) / tp
-        experts = experts + stages.last * routed / expert_ranks
-    # The last stage needs the embedding too, for a tied head or for the MTP layers' own look-up.
-    needed = bool(jobs.model.tied_embeddings or jobs.model.mtp_layers)
-    copied = (jobs.pp[:, None] > 1) & stages.last & needed & ~stages.first
-    embedding = (stages.first | copied) * count.embedding / tp
-    return gemm, embedding + stages.first * count.positions + stages.last * count.head / tp, experts
+        gemm += stages.last * ((count.mtp - routed) / tp)
+        experts += stages.last * (routed / expert_ranks)
+    embedded = stages.first
+    if jobs.model.tied_embeddings or jobs.model.mtp_layers:  # for the tied head, or for the MTP layers' own look-up
+        embedded = embedded | stages.last
+    table = embedded * (count.embedding / tp) + stages.last * (count.head / tp)
+    if count.positions:
+        table += stages.first * count.positions
+    return gemm, table, experts
 
 
 def beside_experts(count: Parameters, tp: NDArray[np.int64]) -> Floats:

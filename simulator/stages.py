@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.collectives import dispatch_seconds, ring_attention_seconds, tensor_seconds
+from simulator.collectives import (
+    dispatch_seconds,
+    gather_seconds,
+    ring_attention_seconds,
+    tensor_group,
+    tensor_seconds,
+)
 from simulator.compute import (
     PartTime,
     expert_copies,
@@ -179,12 +185,14 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
 
 
 def _check_seconds(jobs: Jobs, physics: Physics, blocks: float) -> Floats:
-    """Host time to check one collective of a tensor-parallel block, shape (B,).
+    """Host time to check and start one collective of a tensor-parallel block, shape (B,).
 
     **Source:** pytorch/pytorch `ProcessGroupWrapper.cpp`, an all-gather of fingerprints over gloo.
     """
-    checked = jobs.checked_collectives & (jobs.tp > 1)
-    return np.where(checked, blocks * physics.check_s * jobs.tp, 0.0)
+    if not np.any(jobs.checked_collectives):
+        return np.zeros(jobs.size)
+    each = physics.check_s * jobs.tp + gather_seconds(tensor_group(jobs), physics, np.zeros(jobs.size))
+    return np.where(jobs.checked_collectives & (jobs.tp > 1), blocks * each, 0.0)
 
 
 def _exposed_tensor(

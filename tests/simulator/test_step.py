@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.collectives import gather_seconds, tensor_group
 from simulator.hardware import parse_cluster
 from simulator.job import Dispatcher, Graph, Offload, Precision, Recompute, make_jobs
 from simulator.models import model
@@ -236,17 +237,18 @@ def test_offload_hides_under_the_whole_stage():
 
 
 def test_checked_collectives_cost_the_host_a_time_per_rank():
-    """Where the host is the limit, each layer takes ten checks of every rank longer, whatever the micro-batch."""
+    """Where the host is the limit, each layer takes ten checked collectives longer, whatever the micro-batch."""
     slow_host = replace(DEFAULT_PHYSICS, launch_s=1.0, straggler=0.0)
 
     def extra(tp, mbs):
         columns = {"gbs": 64, "seq_len": 256, "zero_stage": 0, "checked_collectives": [False, True]}
         jobs = make_jobs(model("llama-3-8b"), parse_cluster("16xH100-SXM5-80GB"), tp=tp, mbs=mbs, **columns)
         plain, checked = simulate_step(jobs, slow_host).step_time_s
-        return (checked - plain) / jobs.num_microbatches[0]
+        empty = gather_seconds(tensor_group(jobs), slow_host, np.zeros(2))[0]
+        return (checked - plain) / jobs.num_microbatches[0] / (DEFAULT_PHYSICS.check_s * tp + empty)
 
-    assert extra(1, 1) == 0
-    assert extra(8, 1) == pytest.approx(2 * extra(4, 1))
-    assert extra(8, 4) == pytest.approx(extra(8, 1))
     blocks = 2 * 32 + 1  # of 32 layers; the embedding and the head together have one
-    assert extra(8, 1) == pytest.approx(blocks * 5 * 8 * DEFAULT_PHYSICS.check_s)
+    assert extra(1, 1) == 0
+    assert extra(4, 1) == pytest.approx(blocks * 5)
+    assert extra(8, 1) == pytest.approx(blocks * 5)
+    assert extra(8, 4) == pytest.approx(blocks * 5)
