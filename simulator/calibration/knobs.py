@@ -118,6 +118,8 @@ def levers(knobs: Mapping[str, str]) -> dict[str, Any]:
         found["optimizer_offload"] = _fraction(knobs)
     if knobs.get("activation_offload"):
         found["offload"] = _bits(_OFFLOADS, knobs["activation_offload"], "activation_offload")
+    if knobs.get("moe_paged_stash") == "1":  # it stashes what the fused product keeps
+        found["fused_experts"] = True
     if knobs.get("mp_mode") == "PURE":
         found["grad_reduce_fp32"] = False
     if task in _ADAPTERS:
