@@ -134,7 +134,7 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
         *rows,
         Kept(ATTENTION, 2.0 * qkv, rebuilt, Offload.CORE_ATTN),
         Kept(ATTENTION, (2.0 + narrow_copy) * output, offload=Offload.ATTN_PROJ),
-        Kept(ATTENTION, physics.attention_copies * 2.0 * (qkv + output)),
+        Kept(ATTENTION, physics.attention_copies * 2.0 * qkv),
     ]
 
 
