@@ -21,6 +21,7 @@ from simulator.collectives import (
 from simulator.job import Jobs
 from simulator.kernels import memory_rate
 from simulator.physics import Physics
+from simulator.recording import recorded
 from simulator.stages import StageTimes
 
 Floats = NDArray[np.float64]
@@ -42,6 +43,7 @@ class DataParallel:
     hidden: Floats
 
 
+@recorded
 def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     """Gradient reduction and parameter gathering of one step, seconds, shape (B,), at the largest stage.
 
@@ -152,6 +154,7 @@ def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
     return time
 
 
+@recorded
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:
     """Seconds of the optimizer step at the stage with most parameters, shape (B,); 0 where the matrices are frozen.
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.compute.tally import PartTime, Tally, sharded_tokens, tensor_launches
+from simulator.compute.tally import Floats, PartTime, Tally, sharded_tokens, tensor_launches
 from simulator.job import Graph, Jobs, Recompute, has, tokens_per_rank
 from simulator.kernels import AttentionShape, GemmRates, attention_fit, attention_seconds, gemm_seconds
 from simulator.models import layer_flops
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 _HOPPER = 9  # compute capability from which matrix instructions are asynchronous and kernels written anew
 _SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
@@ -20,6 +21,7 @@ _SOFTMAX_BYTES, _DROPOUT_BYTES = 4.0, 5.0  # of one score, forward: read and wri
 _APART_BYTES, _APART_KERNELS = 34.0, 6.0  # to FP32, scale, mask, softmax, back: kernels of their own
 
 
+@recorded
 def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     rows, local = tokens_per_rank(jobs), sharded_tokens(jobs)
@@ -48,8 +50,21 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     if not np.all(jobs.fused_attention):
         _score_kernels(tally, rates, seen)
     tally.gemm(rates, rows, np.asarray(h), heads * v)
+    _adapters(tally, heads * qk + 2 * kv_heads * qk + h)
     tally.launches(14.0 + tensor_launches(jobs), has(jobs.cuda_graph, Graph.ATTN))
     return tally.done()
+
+
+def _adapters(tally: Tally, outputs: Floats) -> None:
+    """Low-rank adapters of the projections where the matrices are frozen: their products are bound by memory.
+
+    The input is read, the product written, and added to the ``outputs`` (elements a token) of the frozen matrices.
+    """
+    jobs = tally.jobs
+    if not np.any(jobs.frozen):
+        return
+    traffic = (8 * outputs + 4.0 * jobs.model.hidden) * tokens_per_rank(jobs)
+    tally.memory(np.where(jobs.frozen, traffic, 0.0), kernels=0)
 
 
 def _fused_kernel(tally: Tally, seen: AttentionShape) -> None:
@@ -83,7 +98,7 @@ def _score_kernels(tally: Tally, rates: GemmRates, seen: AttentionShape) -> None
     on, rows = ~jobs.fused_attention, seen.queries * seen.heads
     products = gemm_seconds(rates, rows, seq, np.asarray(seen.qk), groups=matrices)
     products = products + gemm_seconds(rates, rows, np.asarray(seen.v), seq, groups=matrices)
-    tally.add(products * on, 2 * products * on, replayed)
+    tally.products(products * on, 2 * products * on, replayed=replayed)
     traffic = np.where(apart, _APART_BYTES, _SOFTMAX_BYTES) + _DROPOUT_BYTES
     tally.memory(traffic * rows * seq * on, kernels=0, fused=False, replayed=replayed)
     kernels = _SCORE_KERNELS + np.where(apart, _APART_KERNELS, 0.0)

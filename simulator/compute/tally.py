@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_seconds, memory_seconds, weight_gradient_seconds
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -91,12 +92,16 @@ class Tally:
         traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
         self.fusion = np.where(jobs.compiled, physics.compiled_traffic, traffic)
 
-    def add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> None:
-        """GPU seconds of both passes; the forward pass runs again where recomputation covers it."""
+    @recorded
+    def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> tuple[Floats, Floats, Floats]:
+        """Adds kernels; returns what forward, backward and replay grew by."""
+        replay = forward * np.where(replayed, 1.0, self.full)
         self.sums["forward"] += forward
         self.sums["backward"] += backward
-        self.sums["replay"] += forward * np.where(replayed, 1.0, self.full)
+        self.sums["replay"] += replay
+        return forward, backward, replay
 
+    @recorded
     def gemm(
         self, rates: GemmRates, rows: Floats, n: Floats, k: Floats,
         *, groups: Floats | float = 1.0, expert: GemmRates | None = None, replayed: Bools | bool = False,
@@ -109,12 +114,13 @@ class Tally:
         forward = gemm_seconds(product, rows, n, k, groups=groups)
         wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups) * ~self.jobs.frozen
         backward = gemm_seconds(product, rows, k, n, groups=groups) + wgrad
-        self.add(forward, backward, replayed)
+        self._add(forward, backward, replayed)
         self.sums["wgrad"] += wgrad
         self.sums["gemm"] += forward + backward
         self.sums["gemm_ideal"] += 6 * rows * n * k / rates.peak_flops
         self.sums["expert_weights" if expert else "weights"] += groups * n * k
 
+    @recorded
     def memory(
         self, traffic: Floats, *, kernels: Floats | float = 1.0, fused: bool = True,
         backward: float = _BACKWARD_TRAFFIC, replayed: Bools | bool = False,
@@ -125,23 +131,30 @@ class Tally:
         """
         moved = traffic * self.fusion if fused else traffic
         forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
-        self.add(forward, forward * backward, replayed)
+        self._add(forward, forward * backward, replayed)
 
+    @recorded
+    def products(self, forward: Floats, backward: Floats, *, replayed: Bools | bool = False) -> None:
+        """Matrix products without weights."""
+        self._add(forward, backward, replayed)
+
+    @recorded
     def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
         """The fused attention kernel; its backward computes the scores again, 2.5 times the FLOPs instead of 2.
 
         **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
         """
-        self.add(forward, forward * (2.5 / self.physics.attention_backward), replayed)
+        self._add(forward, forward * (2.5 / self.physics.attention_backward), replayed)
         self.sums["cover"] += forward
 
+    @recorded
     def scan(self, flops: Floats) -> None:
         """Chunked state-space scan: its products run on each SM's own pipes; backward repeats the forward.
 
         **Source:** state-spaces/mamba ``ops/triton/ssd_combined.py``, whose backward recomputes the states.
         """
         forward = flops / (self.physics.scan_flops_per_sm * self.jobs.cluster.accelerator.sms)
-        self.add(forward, 3.0 * forward, False)
+        self._add(forward, 3.0 * forward, False)
 
     def launches(self, kernels: Floats | float, captured: Bools | bool) -> None:
         """Host time of so many forward kernels, nearly free where a CUDA graph holds them."""
