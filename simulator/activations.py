@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards
+from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards, offloaded_share
 from simulator.memory_physics import MemoryPhysics
 from simulator.models.shape import ModelShape, layer_kinds
 
@@ -69,18 +69,19 @@ def parts_of(shape: ModelShape) -> tuple[str, ...]:
 def part_activations(jobs: Jobs, physics: MemoryPhysics) -> Activations:
     """What the parts of one layer keep per token of a micro-batch; a part the model does not have keeps nothing."""
     kept = {part: np.zeros(jobs.size) for part in PARTS}
-    full = dict(kept)
+    full, stays = dict(kept), 1 - offloaded_share(jobs)
     for row in _tensors(jobs, physics):
         # FULL is not looked at here: it keeps whole layers or nothing but their input (see `kept_fully_recomputed`).
-        dropped = ((jobs.recompute & row.recompute) | (jobs.offload & (row.offload | Offload.LAYER))) > 0
-        kept[row.part] = kept[row.part] + np.where(dropped, 0.0, row.bytes)
+        dropped = ((jobs.recompute & row.recompute) | (jobs.offload & row.offload)) > 0
+        kept[row.part] = kept[row.part] + np.where(dropped, 0.0, stays * row.bytes)
         full[row.part] = full[row.part] + row.bytes
     return Activations(kept, full)
 
 
 def kept_fully_recomputed(jobs: Jobs) -> Floats:
     """Bytes per token that a fully recomputed layer keeps, its BF16 input, shape (B,)."""
-    return np.where(jobs.offload & Offload.LAYER, 0.0, 2.0 * jobs.model.hidden / hidden_shards(jobs))
+    kept: Floats = (1 - offloaded_share(jobs)) * 2.0 * jobs.model.hidden / hidden_shards(jobs)
+    return kept
 
 
 def routed_copies(jobs: Jobs, physics: MemoryPhysics) -> Floats:

@@ -23,6 +23,7 @@ MODELLED: dict[str, str] = {
     "recompute_method": "compute.recomputed_share",
     "recompute_num_layers": "compute.recomputed_share",
     "cpu_offloading": "stages.stage_times, memory.peak_memory",
+    "cpu_offloading_num_layers": "stages.stage_times, memory.peak_memory",
     "fine_grained_offload": "stages.stage_times, memory.peak_memory",
     "optimizer_cpu_offload": "data_parallel.optimizer_seconds",
     "exp_avg_dtype": "data_parallel.optimizer_seconds, memory.peak_memory",

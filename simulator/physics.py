@@ -76,11 +76,11 @@ class Physics:
         "the FP32 pipes of an SM reach 0.45 TFLOP/s",
     )
     imbalance_per_doubling: float = constant(
-        0.09,
+        0.16,
         0.30,
         "slowest expert rank over the mean, per doubling of EP, learned routing",
-        "AIC experts under a power law of exponent 0.6 (1.32 at EP 8, 1.52 at EP 64); Megatron-MoE-ModelZoo "
-        "Qwen3-235B, forced against learned balance -20 % at 16K",
+        "Megatron-MoE-ModelZoo Qwen3-235B, forced against learned balance -20 % at 16K to -8 % at 128K; AIC experts "
+        "under power laws of exponent 0.6 to 1.01: 1.32-1.35 at EP 8, 1.52-1.79 at EP 64",
     )
 
     # Host
@@ -155,6 +155,12 @@ class Physics:
         0.25,
         "slow-down of compute for each second of hidden communication",
         "prior, Calculon takes 15 % on NVLink and 2 % on NICs, DeepEP 20 of 132 SMs",
+    )
+    copy_contention: float = constant(
+        0.40,
+        0.25,
+        "the same of expert dispatch whose copies run on SMs (all-to-all, DeepEP)",
+        "DeepEP, 20-24 of 132 SMs; Megatron-Bridge and Megatron-MoE-ModelZoo matched runs, see ep_overlap_hidden",
     )
     sm_margin_relief: float = constant(0.20, 0.30, "share of the contention that an SM margin avoids", "prior")
     deepep_eff: float = constant(

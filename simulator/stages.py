@@ -25,7 +25,7 @@ from simulator.compute import (
     recomputed_share,
     sharded_tokens,
 )
-from simulator.job import Jobs, Offload, Recompute, Schedule, has, tokens_per_rank
+from simulator.job import Dispatcher, Jobs, Offload, Recompute, Schedule, has, offloaded_share, tokens_per_rank
 from simulator.physics import Physics
 from simulator.pipeline import held_by_rank
 from simulator.placement import layer_parts
@@ -160,6 +160,9 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
     tensor = tensor_seconds(jobs, physics)
     layer = sum((parts[n].forward + parts[n].backward for n in ("attention", "moe") if n in parts), np.zeros(jobs.size))
     none = np.zeros(jobs.size)
+    few_sms = jobs.dispatcher == Dispatcher.HYBRIDEP
+    contention = np.where(few_sms, physics.contention, physics.copy_contention)
+    contention = contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0)
     costs = {}
     for name, part in parts.items():
         replayed = again.get(name, none)
@@ -168,7 +171,7 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
         ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
         ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
         cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
-        slow = physics.contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0) * hidden / 2
+        slow = contention * hidden / 2
         checks = _check_seconds(jobs, physics, blocks)
         replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
         costs[name] = _PartCost(
@@ -254,7 +257,7 @@ def _offload_seconds(jobs: Jobs, physics: Physics, name: str) -> Floats:
         width = 2.0 * shape.heads * (shape.v_dim or shape.head_dim) * rows / jobs.tp
         moved = add(Offload.CORE_ATTN, 2 * width)
         moved = add(Offload.ATTN_PROJ, width)
-        moved = add(Offload.LAYER, 2.0 * shape.hidden * sharded_tokens(jobs))
+        moved = add(Offload.LAYER, offloaded_share(jobs) * 2.0 * shape.hidden * sharded_tokens(jobs))
     if name == "moe":
         copies = expert_copies(jobs)
         moved = add(Offload.EXPERT_FC1, 2.0 * expert_width(shape) * copies)

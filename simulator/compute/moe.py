@@ -17,9 +17,10 @@ from simulator.models import ModelShape
 from simulator.physics import Physics
 
 # Bytes moved for each element of the first product, forward, and the backward pass over it, where the activation is
-# a chain of element-wise kernels: bias, clamps, gate, probability, second bias; or ReLU, square, probability.
+# a chain of element-wise kernels: clamps, gate, probability (both biases apart); or ReLU, square, probability.
 # Source: operations of NVIDIA/Megatron-LM megatron/core/transformer/moe/experts.py (TEGroupedMLP), counted.
-_BIASED_GATE_BYTES = 44.0
+_CLAMPED_GATE_BYTES = 22.0
+_BIAS_BYTES = 22.0
 _SQUARED_RELU_BYTES = 20.0
 _CHAIN_BACKWARD = 2.2
 
@@ -107,8 +108,9 @@ def _expert_activation(tally: Tally, copies: Floats, ffn: Floats, replayed: Bool
     shape, apart = tally.jobs.model, np.where(tally.jobs.fused_experts, 0.0, 1.0)
     fan = 2 if shape.gated_mlp else 1
     if shape.expert_bias or not shape.gated_mlp:
-        moved = _BIASED_GATE_BYTES if shape.expert_bias else _SQUARED_RELU_BYTES
+        # A fused product has the activation inside, but not the biases.
+        moved = _CLAMPED_GATE_BYTES * apart + _BIAS_BYTES if shape.expert_bias else _SQUARED_RELU_BYTES * apart
         traffic = tally.physics.unfused_experts * moved * fan * ffn * copies
-        tally.memory(traffic * apart, kernels=12 * apart, backward=_CHAIN_BACKWARD, replayed=replayed)
+        tally.memory(traffic, kernels=12 * apart, backward=_CHAIN_BACKWARD, replayed=replayed)
     else:
         tally.memory(2 * (fan + 1) * ffn * copies * apart, kernels=apart, replayed=replayed)

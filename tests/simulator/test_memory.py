@@ -375,3 +375,12 @@ def test_drawn_constants_scatter_around_their_values() -> None:
         assert np.std(logs) == pytest.approx(sd, rel=0.3)
     still = drawn_memory_physics(random, 0.0)
     assert all(getattr(still, name) == pytest.approx(getattr(DEFAULT_MEMORY_PHYSICS, name)) for name in MEMORY_SPREAD)
+
+
+def test_offloaded_layers_leave_in_proportion() -> None:
+    """Half of 32 layers on the host: half of the activations, the last norm's apart."""
+    layers = {"offload": Offload.LAYER, "offload_layers": [32, 16, 8], "gbs": 64}
+    kept_here = peak_memory(jobs("llama-3-8b", **layers)).parts["activations"]
+    everything = peak_memory(jobs("llama-3-8b")).parts["activations"][0]
+    ends = kept_here[0]
+    assert (kept_here - ends) / (everything - ends) == pytest.approx([0, 0.5, 0.75])
