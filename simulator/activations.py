@@ -144,7 +144,7 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
         *rows,
         Kept("q, k, v", ATTENTION, 2.0 * qkv, rebuilt, Offload.CORE_ATTN),
         Kept("output", ATTENTION, (2.0 + narrow_copy) * output, offload=Offload.ATTN_PROJ),
-        Kept("copies of q, k, v and output", ATTENTION, physics.attention_copies * 2.0 * (qkv + output)),
+        Kept("copies of q, k, v", ATTENTION, physics.attention_copies * 2.0 * qkv),
     ]
 
 

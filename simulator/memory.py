@@ -131,7 +131,7 @@ def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics:
     gathered = np.where(jobs.sequence_parallel & (jobs.tp > 1), 4.0 * shape.hidden, 0.0)[:, None]
     logits = stages.last * (_logit_bytes(jobs, physics) * shape.vocab / jobs.tp)[:, None]
     another = np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
-    beside: Floats = (stages.parts[MOE] > 0) * another
+    beside = np.where(stages.parts[MOE] > 0, another, 0.0)
     gradients = _gradient_bytes(jobs, stages, physics)
     per_token: dict[str, Floats] = {
         "gradients": gradients,
