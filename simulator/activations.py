@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards, offloaded_share
 from simulator.memory_physics import MemoryPhysics
 from simulator.models.shape import ModelShape, layer_kinds
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -66,6 +67,7 @@ def parts_of(shape: ModelShape) -> tuple[str, ...]:
     return (ATTENTION, *(part for part, has in ((MLP, mlp), (MOE, kinds.moe), (MAMBA, kinds.mamba)) if has))
 
 
+@recorded
 def part_activations(jobs: Jobs, physics: MemoryPhysics) -> Activations:
     """What the parts of one layer keep per token of a micro-batch; a part the model does not have keeps nothing."""
     kept = {part: np.zeros(jobs.size) for part in PARTS}
@@ -95,6 +97,7 @@ def routed_copies(jobs: Jobs, physics: MemoryPhysics) -> Floats:
     return copies
 
 
+@recorded
 def _tensors(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     parts = parts_of(jobs.model)
     rows = _attention(jobs, physics)
@@ -131,7 +134,7 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
         *rows,
         Kept(ATTENTION, 2.0 * qkv, rebuilt, Offload.CORE_ATTN),
         Kept(ATTENTION, (2.0 + narrow_copy) * output, offload=Offload.ATTN_PROJ),
-        Kept(ATTENTION, physics.attention_copies * 2.0 * (qkv + output)),
+        Kept(ATTENTION, physics.attention_copies * 2.0 * qkv),
     ]
 
 

@@ -27,6 +27,7 @@ from simulator.job import Dispatcher, Graph, Jobs, Recompute, has, hidden_shards
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics
 from simulator.model_state import StageContents, beside_experts, model_state, weight_bytes
 from simulator.models import parameters
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +51,7 @@ class MemoryEstimate:
     parts: dict[str, Floats]
 
 
+@recorded
 def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> MemoryEstimate:
     """Peak memory of every job of the batch."""
     stages = StageContents.of(jobs)
@@ -81,6 +83,7 @@ def _total(parts: dict[str, Floats]) -> Floats:
     return reduce(np.add, parts.values())
 
 
+@recorded
 def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Floats:
     """Activations kept by stage at its peak, shape (B, P)."""
     full = has(jobs.recompute, Recompute.FULL)[:, None]
@@ -108,6 +111,7 @@ def _recomputed_share(jobs: Jobs) -> Floats:
     return share
 
 
+@recorded
 def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics: MemoryPhysics) -> Floats:
     """What is alive only at the peak, shape (B, P).
 
@@ -137,6 +141,7 @@ def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats])
     return mixer + reduce(np.maximum, present.values())
 
 
+@recorded
 def _gathers_ahead(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """Bytes of gathered inputs, two a layer, that communication holds for a host running ahead, shape (B, P).
 
@@ -191,6 +196,7 @@ def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
     return gathered
 
 
+@recorded
 def _graph_buffers(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """Static buffers of CUDA graphs that capture parts of layers, shape (B, P); a whole-iteration graph has none."""
     by_layer = (jobs.cuda_graph & ~np.int64(Graph.FULL_ITERATION)) > 0
@@ -200,6 +206,7 @@ def _graph_buffers(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) ->
     return buffers
 
 
+@recorded
 def _placeholder_gradients(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """BF16 tensors returned to autograd in place of gradients already added to the FP32 buffer, shape (B, P).
 

@@ -66,6 +66,7 @@ _BRIDGE = _stack(
     router_fusion=True, tp_comm_overlap=True, host_tuned=2, fp8_param_gather=True,
 )  # fmt: skip
 _EAGER = {"sequence_parallel": False}
+_DDP_BUCKET = 25 * 2**20 // 2  # gradients: torch's default of 25 MiB, in BF16
 _UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
 _STACKS = (
@@ -91,9 +92,13 @@ _STACKS = (
     Stack(
         "nanotron",
         interconnect="efa",
-        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 800_000_000, **_PORTABLE}),
+        defaults=MappingProxyType(
+            {"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 4 * _DDP_BUCKET, **_PORTABLE}
+        ),
         pipelined=MappingProxyType({"checked_collectives": True}),
-        sharded=MappingProxyType({"overlap_grad_reduce": False, "overlap_param_gather": False}),
+        sharded=MappingProxyType(
+            {"overlap_grad_reduce": False, "overlap_param_gather": False, "bucket_bytes": 4 * 200_000_000}
+        ),
         memory_statistic="reserved",
         prints_first_rank=True,
         splits_by_cost=True,

@@ -29,6 +29,7 @@ from simulator.job import Dispatcher, Jobs, Offload, Recompute, Schedule, has, o
 from simulator.physics import Physics
 from simulator.pipeline import held_by_rank
 from simulator.placement import layer_parts
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -106,6 +107,7 @@ class _PartCost:
     sync: tuple[Floats, Floats]
 
 
+@recorded
 def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     """Per-stage costs of one micro-batch, seconds, shape (B, P).
 
@@ -117,8 +119,7 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     parts, counts = part_times(jobs, physics), part_counts(jobs)
     costs = _costs(jobs, physics, parts)
     names = list(costs)
-    held = np.stack([held_by_rank(jobs, counts[n]) for n in names], axis=-1)  # (B, P, parts)
-    crossed = held * np.where(jobs.schedule == Schedule.DUALPIPE, 0.5, 1.0)[:, None, None]
+    held, crossed = _contents(jobs, [counts[n] for n in names])
 
     def spread(columns: list[Floats], count: Floats = crossed) -> Floats:
         summed: Floats = np.einsum("bpk,bk->bp", count, np.stack(columns, axis=-1))
@@ -152,6 +153,14 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     )
 
 
+@recorded
+def _contents(jobs: Jobs, counts: list[Floats]) -> tuple[Floats, Floats]:
+    """Parts that a rank holds, and those that one micro-batch crosses on it: shapes (B, P, parts)."""
+    held = np.stack([held_by_rank(jobs, count) for count in counts], axis=-1)
+    return held, held * np.where(jobs.schedule == Schedule.DUALPIPE, 0.5, 1.0)[:, None, None]
+
+
+@recorded
 def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str, _PartCost]:
     full = recomputed_share(jobs)
     bits = jobs.recompute

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.compute.tally import TENSOR_LAUNCHES, PartTime, Tally, sharded_tokens
+from simulator.compute.tally import TENSOR_LAUNCHES, Floats, PartTime, Tally, sharded_tokens
 from simulator.job import Graph, Jobs, Recompute, has, tokens_per_rank
 from simulator.kernels import AttentionShape, GemmRates, attention_fit, attention_seconds
 from simulator.models import layer_flops
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 _HOPPER = 9  # compute capability from which matrix instructions are asynchronous and kernels written anew
 _SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
 
 
+@recorded
 def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     rows, local = tokens_per_rank(jobs), sharded_tokens(jobs)
@@ -42,9 +44,22 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         tally.memory(4 * passes * (heads + kv_heads) * qk * rows, kernels=2 * passes)
     _attention_kernel(tally, AttentionShape(rows, jobs.cp.astype(np.float64), heads, kv_heads, qk, v))
     tally.gemm(rates, rows, np.asarray(h), heads * v)
+    _adapters(tally, heads * qk + 2 * kv_heads * qk + h)
     kernels = 14.0 + np.where(jobs.tp > 1, TENSOR_LAUNCHES, 0.0) + np.where(jobs.fused_attention, 0.0, _SCORE_KERNELS)
     tally.launches(kernels, has(jobs.cuda_graph, Graph.ATTN))
     return tally.done()
+
+
+def _adapters(tally: Tally, outputs: Floats) -> None:
+    """Low-rank adapters of the projections where the matrices are frozen: their products are bound by memory.
+
+    The input is read, the product written, and added to the ``outputs`` (elements a token) of the frozen matrices.
+    """
+    jobs = tally.jobs
+    if not np.any(jobs.frozen):
+        return
+    traffic = (8 * outputs + 4.0 * jobs.model.hidden) * tokens_per_rank(jobs)
+    tally.memory(np.where(jobs.frozen, traffic, 0.0), kernels=0)
 
 
 def _attention_kernel(tally: Tally, seen: AttentionShape) -> None:

@@ -11,8 +11,10 @@ from simulator.compute.tally import PartTime, Tally, sharded_tokens
 from simulator.job import Jobs, tokens_per_rank
 from simulator.kernels import GemmRates
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 
+@recorded
 def embedding_time(jobs: Jobs, physics: Physics) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     tally.full = np.zeros(jobs.size)
@@ -23,6 +25,7 @@ def embedding_time(jobs: Jobs, physics: Physics) -> PartTime:
     return tally.done()
 
 
+@recorded
 def head_time(jobs: Jobs, physics: Physics, plain: GemmRates) -> PartTime:
     """Final norm, logits in BF16 and cross-entropy over FP32 logits (12 bytes per logit fused, 28 unfused)."""
     shape, tally = jobs.model, Tally(jobs, physics)
@@ -36,6 +39,7 @@ def head_time(jobs: Jobs, physics: Physics, plain: GemmRates) -> PartTime:
     return tally.done()
 
 
+@recorded
 def mtp_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     """The projection that joins hidden state and next embedding in front of a multi-token-prediction layer."""
     shape, tally = jobs.model, Tally(jobs, physics)

@@ -11,8 +11,10 @@ from simulator.compute.tally import TENSOR_LAUNCHES, PartTime, Tally, sharded_to
 from simulator.job import Bools, Graph, Jobs, Recompute, has, tokens_per_rank
 from simulator.kernels import GemmRates
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 
+@recorded
 def mlp_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     replayed = has(jobs.recompute, Recompute.MLP)

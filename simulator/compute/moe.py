@@ -15,6 +15,7 @@ from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, tokens_
 from simulator.kernels import GemmRates, gemm_rates
 from simulator.models import ModelShape
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 # Bytes moved for each element of the first product, forward, and the backward pass over it, where the activation is
 # a chain of element-wise kernels: clamps, gate, probability (both biases apart); or ReLU, square, probability.
@@ -52,6 +53,7 @@ def expert_width(shape: ModelShape) -> int:
     return shape.moe_latent or shape.hidden
 
 
+@recorded
 def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     bits = jobs.recompute

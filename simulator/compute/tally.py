@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_seconds, memory_seconds, weight_gradient_seconds
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -81,11 +82,16 @@ class Tally:
         traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
         self.fusion = np.where(jobs.compiled, physics.compiled_traffic, traffic)
 
-    def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> None:
+    @recorded
+    def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> tuple[Floats, Floats, Floats]:
+        """Adds kernels; returns what forward, backward and replay grew by."""
+        replay = forward * np.where(replayed, 1.0, self.full)
         self.sums["forward"] += forward
         self.sums["backward"] += backward
-        self.sums["replay"] += forward * np.where(replayed, 1.0, self.full)
+        self.sums["replay"] += replay
+        return forward, backward, replay
 
+    @recorded
     def gemm(
         self, rates: GemmRates, rows: Floats, n: Floats, k: Floats,
         *, groups: Floats | float = 1.0, expert: GemmRates | None = None, replayed: Bools | bool = False,
@@ -104,6 +110,7 @@ class Tally:
         self.sums["gemm_ideal"] += 6 * rows * n * k / rates.peak_flops
         self.sums["expert_weights" if expert else "weights"] += groups * n * k
 
+    @recorded
     def memory(
         self, traffic: Floats, *, kernels: Floats | float = 1.0, fused: bool = True,
         backward: float = _BACKWARD_TRAFFIC, replayed: Bools | bool = False,
@@ -116,6 +123,7 @@ class Tally:
         forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
         self._add(forward, forward * backward, replayed)
 
+    @recorded
     def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
         """The attention kernel; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
 
@@ -125,6 +133,7 @@ class Tally:
         self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
         self.sums["cover"] += forward
 
+    @recorded
     def scan(self, flops: Floats) -> None:
         """Chunked state-space scan: its products run on each SM's own pipes; backward repeats the forward.
 

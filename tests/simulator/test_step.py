@@ -243,7 +243,7 @@ def test_checked_collectives_cost_the_host_a_time_per_rank():
     def extra(tp, mbs):
         columns = {"gbs": 64, "seq_len": 256, "zero_stage": 0, "checked_collectives": [False, True]}
         jobs = make_jobs(model("llama-3-8b"), parse_cluster("16xH100-SXM5-80GB"), tp=tp, mbs=mbs, **columns)
-        plain, checked = simulate_step(jobs, slow_host).step_time_s
+        plain, checked = simulate_step(jobs, slow_host).breakdown_s["host"]
         empty = gather_seconds(tensor_group(jobs), slow_host, np.zeros(2))[0]
         return (checked - plain) / jobs.num_microbatches[0] / (DEFAULT_PHYSICS.check_s * tp + empty)
 
