@@ -94,7 +94,7 @@ class Physics:
         20e-6,
         0.25,
         "issue of one kernel from an eager framework, its Python included",
-        "vTrain, single A100 nodes: 3.5 ms for a layer forward, again and backward wherever the GPU needs less",
+        "vTrain traces, single A100 nodes: 3.1 ms for a layer forward and backward, half of it the profiler",
     )
     graph_launch_s: float = constant(1e-6, 0.30, "issue of one kernel inside a CUDA graph", "prior")
     sync_s: float = constant(50e-6, 0.30, "host waits for token counts, once per dropless MoE layer and pass", "prior")

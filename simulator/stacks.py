@@ -69,22 +69,24 @@ _EAGER = {"sequence_parallel": False}
 _DDP_BUCKET = 25 * 2**20 // 2  # gradients: torch's default of 25 MiB, in BF16
 _UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
+# DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+_DEEPSPEED_3D = {
+    "fused_attention": False,
+    "zero_stage": 0,
+    "partitioned_sends": True,
+    "overlap_grad_reduce": False,
+    "grad_reduce_fp32": False,
+    "main_grad_bytes": 2.0,
+    **_EAGER,
+}
 _STACKS = (
     MEGATRON,
     _BRIDGE,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
     _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
-    # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
-    _stack(
-        "megatron-deepspeed",
-        fused_attention=False,
-        zero_stage=0,
-        partitioned_sends=True,
-        overlap_grad_reduce=False,
-        grad_reduce_fp32=False,
-        main_grad_bytes=2.0,
-        **_EAGER,
-    ),
+    _stack("megatron-deepspeed", **_DEEPSPEED_3D),
+    # A profile of one layer composed into steps; PyTorch's cross-entropy on FP16 logits, FP16 parameters stepped.
+    _stack("vtrain-trace", **_DEEPSPEED_3D, traced=True, cross_entropy_fusion=True, main_param_bytes=0.0),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     # The playbook's sweep ran on AWS P5. Its layouts with a pipeline were measured again with a later state of the
     # code (huggingface/nanotron@0e0a27e scripts/scaling_benchmarks.py), and only they pay for every collective. With
@@ -147,6 +149,7 @@ _FRAMEWORKS = MappingProxyType(
         "MaxText": "maxtext",
         "PaxML": "maxtext",
         "InternEvo": "internevo",
+        "vTrain trace": "vtrain-trace",
         "NeMo": "nemo",
     }
 )

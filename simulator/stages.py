@@ -134,8 +134,10 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     busy = [compute[i] + tp[i] + ep[i] + cp[i] for i in (0, 1)]
     # Activations move to the host beside the stage's computation, in order: only what takes longer is waited for.
     wait = [np.maximum(moved - _UNDER_OFFLOAD * busy[i], _OFFLOAD_SHOWN * moved) for i in (0, 1)]
-    # The host runs ahead of the GPU; only when it cannot keep up does the GPU wait for it.
-    host = [np.maximum(issue[i], busy[i] + wait[i]) - busy[i] + sync[i] for i in (0, 1)]
+    # The host runs ahead of the GPU, but not of every short kernel: near balance either waits for the other.
+    traced = jobs.traced[:, None]  # without collectives, which are added to the trace afterwards
+    kept = [np.where(traced, compute[i], busy[i]) + wait[i] for i in (0, 1)]
+    host = [np.hypot(issue[i], kept[i]) - kept[i] + wait[i] + sync[i] for i in (0, 1)]
     gemm = spread([parts[n].gemm for n in names]).sum(axis=1)
     ideal = spread([parts[n].gemm_ideal for n in names]).sum(axis=1)
     return StageTimes(

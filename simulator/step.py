@@ -121,7 +121,7 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     work, sends = pipeline_times(jobs, passes, send_seconds(jobs, physics))
     busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
     shared = data_parallel(jobs, physics, stages)
-    fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
+    fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned) * ~jobs.traced
     everyone = Group(np.full(jobs.size, jobs.cluster.n_gpus), np.ones(jobs.size, dtype=np.int64), jobs.cluster)
     norm = all_reduce_seconds(everyone, physics, np.zeros(jobs.size), jobs.nvls)
     parts = {

@@ -23,7 +23,8 @@ _BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
 _LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
 _UNFUSED_KERNELS = 1.5
 _COMPILED_KERNELS = 0.6
-TENSOR_LAUNCHES = 6.0  # two collectives of a tensor-parallel block, with their copies and stream waits
+_TRACED_LAUNCH = 2.0  # a launch under a profiler over one without. Source: vTrain's traces, single A100 nodes
+_COLLECTIVE_LAUNCHES = 3.0  # one collective with its copies and stream waits
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,15 @@ class PartTime:
 def sharded_tokens(jobs: Jobs) -> Floats:
     """Tokens of one micro-batch a rank holds outside the tensor-parallel GEMMs, shape (B,); see `hidden_shards`."""
     return tokens_per_rank(jobs) / hidden_shards(jobs)
+
+
+def tensor_launches(jobs: Jobs) -> Floats:
+    """Launches for the collectives of one tensor-parallel block, forward, shape (B,).
+
+    A gather and a scatter with sequence parallelism, else one all-reduce; none in a trace of one rank.
+    """
+    collectives = np.where(jobs.sequence_parallel, 2.0, 1.0) * ((jobs.tp > 1) & ~jobs.traced)
+    return _COLLECTIVE_LAUNCHES * collectives
 
 
 def recomputed_share(jobs: Jobs) -> Floats:
@@ -124,13 +134,17 @@ class Tally:
         self._add(forward, forward * backward, replayed)
 
     @recorded
+    def products(self, forward: Floats, backward: Floats, *, replayed: Bools | bool = False) -> None:
+        """Matrix products without weights."""
+        self._add(forward, backward, replayed)
+
+    @recorded
     def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
-        """The attention kernel; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
+        """The fused attention kernel; its backward computes the scores again, 2.5 times the FLOPs instead of 2.
 
         **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
         """
-        fused = 2.5 / self.physics.attention_backward
-        self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
+        self._add(forward, forward * (2.5 / self.physics.attention_backward), replayed)
         self.sums["cover"] += forward
 
     @recorded
@@ -151,6 +165,7 @@ class Tally:
         count = count * np.where(jobs.compiled, _COMPILED_KERNELS, 1.0)
         whole = has(jobs.cuda_graph, Graph.FULL_ITERATION)
         each = np.where(whole | captured, physics.graph_launch_s, physics.launch_s)
+        each = each * np.where(jobs.traced, _TRACED_LAUNCH, 1.0)
         self.sums["issue"] += count * each * (1 - physics.host_tuning * jobs.host_tuned)
 
     def done(self) -> PartTime:
