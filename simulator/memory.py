@@ -77,6 +77,7 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     )
 
 
+@recorded
 def _reserved(jobs: Jobs, physics: MemoryPhysics, allocated: Floats, share: Floats, outside: Floats) -> Floats:
     """Device memory in use by stage: before the allocator gives up it returns segments that no tensor touches, (B, P).
 
@@ -86,6 +87,7 @@ def _reserved(jobs: Jobs, physics: MemoryPhysics, allocated: Floats, share: Floa
     return np.minimum(allocated * (1 + share) + outside, np.maximum(least, jobs.cluster.accelerator.memory_bytes))
 
 
+@recorded
 def _total(parts: dict[str, Floats]) -> Floats:
     return reduce(np.add, parts.values())
 
@@ -97,7 +99,6 @@ def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Float
     recomputed = np.where(full, _recomputed_share(jobs), 0.0)
     input_only = kept_fully_recomputed(jobs)[:, None]
     whole = _total({part: stages.parts[part] * layer.kept[part][:, None] for part in parts_of(jobs.model)})
-    kept = recomputed * np.minimum(stages.layers * input_only, whole) + (1 - recomputed) * whole
     # The last stage: input and output of the final norm, and the MTP layers with theirs and their two inputs.
     hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs)[:, None]
     ends = 2 * hidden
@@ -105,8 +106,12 @@ def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Float
         mlp = MOE if jobs.model.experts else MLP
         mtp = np.where(full, input_only, (layer.kept[ATTENTION] + layer.kept[mlp])[:, None])
         ends = ends + jobs.model.mtp_layers * (mtp + 5 * hidden)
-    held = kept * stages.in_flight + stages.last * ends * np.minimum(stages.in_flight, 1.0)
-    activations: Floats = held * tokens_per_rank(jobs)[:, None]
+    per_token: dict[str, Floats] = {
+        "layers": (1 - recomputed) * whole * stages.in_flight,
+        "inputs of recomputed layers": recomputed * np.minimum(stages.layers * input_only, whole) * stages.in_flight,
+        "ends": stages.last * ends * np.minimum(stages.in_flight, 1.0),
+    }
+    activations: Floats = _total(per_token) * tokens_per_rank(jobs)[:, None]
     return activations
 
 
@@ -133,10 +138,17 @@ def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics:
     again = _widest_layer(jobs, stages, redone) - (full * kept_fully_recomputed(jobs))[:, None]
     gathered = np.where(jobs.sequence_parallel & (jobs.tp > 1), 4.0 * shape.hidden, 0.0)[:, None]
     logits = stages.last * (_logit_bytes(jobs, physics) * shape.vocab / jobs.tp)[:, None]
-    beside = (stages.parts[MOE] > 0) * np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
+    another = np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
+    beside = np.where(stages.parts[MOE] > 0, another, 0.0)
     gradients = _gradient_bytes(jobs, stages, physics)
-    per_token = gradients + np.maximum(again, 0.0) + beside + gathered + logits
-    return per_token * tokens + _gathered_weights(jobs, stages)
+    per_token: dict[str, Floats] = {
+        "gradients": gradients,
+        "recomputed layer": np.maximum(again, 0.0),
+        "layer beside it": beside,
+        "gathered sequence": gathered,
+        "logits": logits,
+    }
+    return _total(per_token) * tokens + _gathered_weights(jobs, stages)
 
 
 def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats]) -> Floats:
@@ -148,7 +160,6 @@ def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats])
     return mixer + reduce(np.maximum, present.values())
 
 
-@recorded
 def _gathers_ahead(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """Bytes of gathered inputs, two a layer, that communication holds for a host running ahead, shape (B, P).
 
