@@ -253,3 +253,19 @@ def test_checked_collectives_cost_the_host_a_time_per_rank():
     assert extra(4, 1) == pytest.approx(blocks * 5)
     assert extra(8, 1) == pytest.approx(blocks * 5)
     assert extra(8, 4) == pytest.approx(blocks * 5)
+
+
+def test_communication_on_sms_slows_what_it_hides_under():
+    """With nothing hidden, or one rank, nothing is slowed."""
+
+    def slowed(tp, **constants):
+        jobs = make_jobs(model("llama-3-70b"), parse_cluster("64xH100-SXM5-80GB"), gbs=128, seq_len=8192, tp=tp, pp=4)
+        with_, without = (
+            simulate_step(jobs, replace(DEFAULT_PHYSICS, copy_contention=c, **constants)).breakdown_s["compute"][0]
+            for c in (0.4, 0.0)
+        )
+        return with_ - without
+
+    assert slowed(4) > 0
+    assert slowed(1) == 0
+    assert slowed(4, tp_backward_hidden=0.0) == 0
