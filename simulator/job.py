@@ -136,6 +136,7 @@ class Jobs:
         main_grad_bytes, main_param_bytes, moment_bytes: bytes per parameter of the gradient buffer, of the FP32
             copy and of *both* Adam moments together (4, 4, 8 by default).
         zero_stage: 0 plain data parallelism, 1 distributed optimizer, 2, 3 (FSDP).
+        offload_layers: with `Offload.LAYER`, layers of each stage whose activations go to the host (0: all).
         optimizer_offload: fraction of the optimizer state held and stepped on the host, 0 to 1.
         optimizer_instances: replicas of the sharded optimizer (1: sharded over all of DP x CP).
         max_connections: CUDA_DEVICE_MAX_CONNECTIONS, 0 when unset.
@@ -146,6 +147,8 @@ class Jobs:
         fused_experts: the experts' activation and casts run inside the grouped GEMMs.
         partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
             the next pipeline stage, instead of each sending all of it.
+        traced: not a run but the kernels of a profiler's trace, added up: nothing happens between steps, and the host
+            launches no collectives.
         portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
             whatever accelerator; off, a kernel of its generation.
         frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
@@ -176,6 +179,7 @@ class Jobs:
     dispatcher: Ints
     cuda_graph: Ints
     offload: Ints
+    offload_layers: Ints
     zero_stage: Ints
     optimizer_instances: Ints
     max_connections: Ints
@@ -214,6 +218,7 @@ class Jobs:
     sm_margin: Bools
     force_balance: Bools
     compiled: Bools
+    traced: Bools
     checked_collectives: Bools
     p2p_handshake: Bools
 
@@ -277,6 +282,13 @@ def tokens_per_rank(jobs: Jobs) -> Floats:
     return tokens
 
 
+def offloaded_share(jobs: Jobs) -> Floats:
+    """Share of the layers whose activations go to host memory as a whole, shape (B,)."""
+    asked, held = jobs.offload_layers, np.maximum(jobs.stage_layers.max(axis=1), 1)
+    share = np.where(asked > 0, np.minimum(asked / held, 1.0), 1.0)
+    return np.where(has(jobs.offload, Offload.LAYER), share, 0.0)
+
+
 def hidden_shards(jobs: Jobs) -> Floats:
     """Ranks a hidden state is spread over outside the tensor-parallel GEMMs, shape (B,): TP with sequence parallelism.
 
@@ -289,6 +301,7 @@ DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "mbs": 1,
     "schedule": Schedule.ONE_F_ONE_B, "precision": Precision.BF16, "recompute": Recompute.NONE, "recompute_layers": 0,
     "dispatcher": Dispatcher.ALLTOALL, "cuda_graph": Graph.NONE, "offload": Offload.NONE, "zero_stage": 1,
+    "offload_layers": 0,
     "optimizer_instances": 1, "max_connections": 1, "bucket_bytes": 0, "host_tuned": 0, "sample_len": 0,
     "main_grad_bytes": 4.0, "main_param_bytes": 4.0, "moment_bytes": 8.0, "optimizer_offload": 0.0,
     "capacity_factor": 0.0, "sequence_parallel": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
@@ -298,7 +311,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
     "frozen": False, "fp8_attention": False, "fused_experts": False, "checked_collectives": False,
-    "p2p_handshake": False,
+    "p2p_handshake": False, "traced": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

@@ -97,6 +97,7 @@ def job_columns(values: Mapping[str, Any]) -> dict[str, Any]:
         "dispatcher": _dispatcher(values),
         "cuda_graph": _graph(values),
         "offload": _offload(values),
+        "offload_layers": values["cpu_offloading_num_layers"] or 0 if values["cpu_offloading"] else 0,
         "host_tuned": int(values["manual_gc"]),
         "max_connections": int(values["cdmc"]) if (values["cdmc"] or "").isdecimal() else 0,
         "capacity_factor": values["capacity_factor"] or 0.0,

@@ -13,6 +13,8 @@ from simulator.calibration.cells import choice, flag, number, whole
 from simulator.job import GRAPH_PARTS, Dispatcher, Graph, Offload, Schedule
 
 _ALIASES = {
+    "act_cpu_offload_layers": "activation_offload_layers",
+    "activation_cpu_offload_layers": "activation_offload_layers",
     "moe_dispatcher": "dispatcher",
     "ep_overlap": "ep_a2a_overlap",
     "delayed_wgrad": "delay_wgrad",
@@ -118,6 +120,10 @@ def levers(knobs: Mapping[str, str]) -> dict[str, Any]:
         found["optimizer_offload"] = _fraction(knobs)
     if knobs.get("activation_offload"):
         found["offload"] = _bits(_OFFLOADS, knobs["activation_offload"], "activation_offload")
+    if knobs.get("activation_offload_layers"):
+        found["offload"], found["offload_layers"] = Offload.LAYER, whole(knobs, "activation_offload_layers")
+    if knobs.get("moe_paged_stash") == "1":  # it stashes what the fused product keeps
+        found["fused_experts"] = True
     if knobs.get("mp_mode") == "PURE":
         found["grad_reduce_fp32"] = False
     if task in _ADAPTERS:

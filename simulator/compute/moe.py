@@ -11,15 +11,17 @@ import numpy as np
 
 from simulator.compute.mlp import dense_mlp
 from simulator.compute.tally import Floats, PartTime, Tally, sharded_tokens
-from simulator.job import Bools, Graph, Jobs, Recompute, has, tokens_per_rank
+from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_rates
 from simulator.models import ModelShape
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 # Bytes moved for each element of the first product, forward, and the backward pass over it, where the activation is
-# a chain of element-wise kernels: bias, clamps, gate, probability, second bias; or ReLU, square, probability.
+# a chain of element-wise kernels: clamps, gate, probability (both biases apart); or ReLU, square, probability.
 # Source: operations of NVIDIA/Megatron-LM megatron/core/transformer/moe/experts.py (TEGroupedMLP), counted.
-_BIASED_GATE_BYTES = 44.0
+_CLAMPED_GATE_BYTES = 22.0
+_BIAS_BYTES = 22.0
 _SQUARED_RELU_BYTES = 20.0
 _CHAIN_BACKWARD = 2.2
 
@@ -51,6 +53,7 @@ def expert_width(shape: ModelShape) -> int:
     return shape.moe_latent or shape.hidden
 
 
+@recorded
 def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     bits = jobs.recompute
@@ -90,7 +93,8 @@ def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -
     fan = 2 if shape.gated_mlp else 1
     # Every further expert's product is a kernel of its own unless the whole group is fused; without grouping each
     # is a call of its own as well.
-    each = physics.expert_gemm_s + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
+    narrow = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
+    each = physics.expert_gemm_s + physics.expert_cast_s * narrow + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
     each = np.where(jobs.fused_experts, 0.0, each)
     dense, expert = (replace(one, tau_s=one.tau_s + each * (local_experts - 1)) for one in (rates, grouped))
     tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)
@@ -107,8 +111,9 @@ def _expert_activation(tally: Tally, copies: Floats, ffn: Floats, replayed: Bool
     shape, apart = tally.jobs.model, np.where(tally.jobs.fused_experts, 0.0, 1.0)
     fan = 2 if shape.gated_mlp else 1
     if shape.expert_bias or not shape.gated_mlp:
-        moved = _BIASED_GATE_BYTES if shape.expert_bias else _SQUARED_RELU_BYTES
+        # A fused product has the activation inside, but not the biases.
+        moved = _CLAMPED_GATE_BYTES * apart + _BIAS_BYTES if shape.expert_bias else _SQUARED_RELU_BYTES * apart
         traffic = tally.physics.unfused_experts * moved * fan * ffn * copies
-        tally.memory(traffic * apart, kernels=12 * apart, backward=_CHAIN_BACKWARD, replayed=replayed)
+        tally.memory(traffic, kernels=12 * apart, backward=_CHAIN_BACKWARD, replayed=replayed)
     else:
         tally.memory(2 * (fan + 1) * ffn * copies * apart, kernels=apart, replayed=replayed)
