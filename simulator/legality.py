@@ -69,10 +69,7 @@ def _tensor_parallel_divides(tp: Ints, model: ModelShape) -> Bools:
 
 
 def _experts_divide(ep: Ints, etp: Ints, model: ModelShape) -> Bools:
-    if not model.experts:
-        held: Bools = np.equal(ep * etp, 1)
-        return held
-    held: Bools = (model.experts % ep == 0) & (model.moe_ffn % etp == 0)
+    held: Bools = (model.experts % ep == 0) & (model.moe_ffn % etp == 0) if model.experts else np.equal(ep * etp, 1)
     return held
 
 
