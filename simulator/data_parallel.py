@@ -104,12 +104,12 @@ def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     gathered = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
     shown = gathered + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
     copied = physics.shard_copy_bytes * layers * np.where(data_group(jobs).size > 1, dense + expert, 0.0)
-    shown = shown + copied / memory_rate(jobs.cluster.accelerator, physics)
+    copies = copied / memory_rate(jobs.cluster.accelerator, physics)
     rounds = np.where(kept, 1, jobs.num_microbatches)
     # ZeRO-2 gathers the parameters that it stepped, once and before anything runs.
     after = np.where((jobs.zero_stage == 2) & ~jobs.frozen, gather, 0.0)
     return DataParallel(
-        exposed=rounds * shown + after,
+        exposed=rounds * (shown + copies) + after,
         gathered=rounds * gathered + after,
         hidden=rounds * np.maximum(first + second - shown, 0.0),
     )

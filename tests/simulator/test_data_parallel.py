@@ -74,6 +74,7 @@ def test_copies_take_memory_bandwidth():
     rate = DEFAULT_PHYSICS.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s
     weights = stage_times(jobs, EXPOSED).weights.sum()
     assert copied.exposed - bare.exposed == pytest.approx(4 * 14 * weights / rate)
+    assert copied.hidden == bare.hidden
 
 
 def unhidden(**columns):
