@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards, offloaded_share
 from simulator.memory_physics import MemoryPhysics
 from simulator.models.shape import ModelShape, layer_kinds
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -38,12 +39,22 @@ GEMM_INPUT_BYTES = {
 
 @dataclass(frozen=True)
 class Kept:
-    """One kept tensor: the part that has it, its bytes per token, shape (B,), and what drops it."""
+    """One kept tensor: its name, the part that has it, its bytes per token, shape (B,), and what drops it."""
 
+    name: str
     part: str
     bytes: Floats
     recompute: Recompute = Recompute.NONE
     offload: Offload = Offload.NONE
+
+    @recorded
+    def kept(self, jobs: Jobs, stays: Floats) -> Floats:
+        """Bytes per token between forward and backward, shape (B,), where ``stays`` of each tensor is not offloaded.
+
+        FULL is not looked at here: it keeps whole layers or nothing but their input (see `kept_fully_recomputed`).
+        """
+        dropped = ((jobs.recompute & self.recompute) | (jobs.offload & self.offload)) > 0
+        return np.where(dropped, 0.0, stays * self.bytes)
 
 
 @dataclass(frozen=True)
@@ -66,14 +77,13 @@ def parts_of(shape: ModelShape) -> tuple[str, ...]:
     return (ATTENTION, *(part for part, has in ((MLP, mlp), (MOE, kinds.moe), (MAMBA, kinds.mamba)) if has))
 
 
+@recorded
 def part_activations(jobs: Jobs, physics: MemoryPhysics) -> Activations:
     """What the parts of one layer keep per token of a micro-batch; a part the model does not have keeps nothing."""
     kept = {part: np.zeros(jobs.size) for part in PARTS}
     full, stays = dict(kept), 1 - offloaded_share(jobs)
     for row in _tensors(jobs, physics):
-        # FULL is not looked at here: it keeps whole layers or nothing but their input (see `kept_fully_recomputed`).
-        dropped = ((jobs.recompute & row.recompute) | (jobs.offload & row.offload)) > 0
-        kept[row.part] = kept[row.part] + np.where(dropped, 0.0, stays * row.bytes)
+        kept[row.part] = kept[row.part] + row.kept(jobs, stays)
         full[row.part] = full[row.part] + row.bytes
     return Activations(kept, full)
 
@@ -106,7 +116,10 @@ def _tensors(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
 def _norm(jobs: Jobs, part: str) -> list[Kept]:
     """A norm's input, and its output where it feeds a GEMM."""
     hidden = jobs.model.hidden / hidden_shards(jobs)
-    return [Kept(part, 2.0 * hidden), Kept(part, _gemm_input(jobs) * hidden, Recompute.LAYERNORM)]
+    return [
+        Kept("input of the norm", part, 2.0 * hidden),
+        Kept("output of the norm", part, _gemm_input(jobs) * hidden, Recompute.LAYERNORM),
+    ]
 
 
 def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
@@ -114,12 +127,12 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     heads = shape.heads / jobs.tp
     # Softmax statistics in FP32 when fused; otherwise scores, softmax and its dropout mask, 5 bytes a pair.
     pairs = np.where(jobs.fused_attention, 4.0, 5.0 * jobs.seq_len / jobs.cp) * heads
-    rows = [*_norm(jobs, ATTENTION), Kept(ATTENTION, pairs, Recompute.CORE_ATTN)]
+    rows = [*_norm(jobs, ATTENTION), Kept("softmax", ATTENTION, pairs, Recompute.CORE_ATTN)]
     rebuilt = Recompute.NONE
     if shape.attention == "mla":
         latents = 2 * (shape.q_lora_rank + shape.kv_lora_rank) + shape.qk_rope_dim  # before and after their norms
         indexed = (shape.index_heads + 1) * shape.index_head_dim + 2 * shape.index_topk  # and the chosen keys, INT32
-        rows.append(Kept(ATTENTION, 2.0 * (latents + indexed * (shape.index_heads > 0)) / shards))
+        rows.append(Kept("latents", ATTENTION, 2.0 * (latents + indexed * (shape.index_heads > 0)) / shards))
         qkv, output = heads * (2 * (shape.qk_nope_dim + shape.qk_rope_dim) + shape.v_dim), heads * shape.v_dim
         rebuilt = Recompute.MLA_UP_PROJ
     else:
@@ -129,9 +142,9 @@ def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     narrow_copy = np.where(gemm_input < 2.0, gemm_input, 0.0)
     return [
         *rows,
-        Kept(ATTENTION, 2.0 * qkv, rebuilt, Offload.CORE_ATTN),
-        Kept(ATTENTION, (2.0 + narrow_copy) * output, offload=Offload.ATTN_PROJ),
-        Kept(ATTENTION, physics.attention_copies * 2.0 * (qkv + output)),
+        Kept("q, k, v", ATTENTION, 2.0 * qkv, rebuilt, Offload.CORE_ATTN),
+        Kept("output", ATTENTION, (2.0 + narrow_copy) * output, offload=Offload.ATTN_PROJ),
+        Kept("copies of q, k, v", ATTENTION, physics.attention_copies * 2.0 * qkv),
     ]
 
 
@@ -140,8 +153,8 @@ def _mlp(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     up = 2 + physics.activation_inputs if jobs.model.gated_mlp else 1
     return [
         *_norm(jobs, MLP),
-        Kept(MLP, 2.0 * up * ffn, Recompute.MLP),
-        Kept(MLP, _gemm_input(jobs) * ffn, Recompute.MLP),
+        Kept("input of the activation", MLP, 2.0 * up * ffn, Recompute.MLP),
+        Kept("output of the activation", MLP, _gemm_input(jobs) * ffn, Recompute.MLP),
     ]
 
 
@@ -154,13 +167,13 @@ def _moe(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     tokens = 1 / hidden_shards(jobs)
     return [
         *_norm(jobs, MOE),
-        Kept(MOE, copies * gemm_input * width, Recompute.MOE, Offload.EXPERT_FC1),  # dispatched input
-        Kept(MOE, copies * 2.0 * up * ffn, Recompute.MOE, Offload.MOE_ACT),
-        Kept(MOE, copies * gemm_input * ffn, Recompute.MOE | Recompute.MOE_ACT),  # activation, input of fc2
-        Kept(MOE, copies * physics.expert_output_kept * 2.0 * width, Recompute.MOE),
-        Kept(MOE, tokens * 4.0 * shape.moe_latent, Recompute.MOE),  # latent input and output of the experts
-        Kept(MOE, (2.0 * up + gemm_input) * shared, Recompute.MOE | Recompute.SHARED_EXPERTS),
-        Kept(MOE, tokens * 4.0 * shape.experts, Recompute.MOE),  # router logits and probabilities
+        Kept("dispatched tokens", MOE, copies * gemm_input * width, Recompute.MOE, Offload.EXPERT_FC1),
+        Kept("input of the activation", MOE, copies * 2.0 * up * ffn, Recompute.MOE, Offload.MOE_ACT),
+        Kept("output of the activation", MOE, copies * gemm_input * ffn, Recompute.MOE | Recompute.MOE_ACT),
+        Kept("outputs of experts", MOE, copies * physics.expert_output_kept * 2.0 * width, Recompute.MOE),
+        Kept("latent input and output", MOE, tokens * 4.0 * shape.moe_latent, Recompute.MOE),
+        Kept("shared experts", MOE, (2.0 * up + gemm_input) * shared, Recompute.MOE | Recompute.SHARED_EXPERTS),
+        Kept("router logits and probabilities", MOE, tokens * 4.0 * shape.experts, Recompute.MOE),
     ]
 
 
@@ -175,9 +188,9 @@ def _mamba(jobs: Jobs) -> list[Kept]:
     projected = 2 * inner + (2 * shape.mamba_groups * shape.mamba_state + shape.mamba_heads) / jobs.tp
     return [
         *_norm(jobs, MAMBA),
-        Kept(MAMBA, 2.0 * projected),
-        Kept(MAMBA, 2.0 * inner),
-        Kept(MAMBA, _gemm_input(jobs) * inner),
+        Kept("output of the input projection", MAMBA, 2.0 * projected),
+        Kept("output of the scan", MAMBA, 2.0 * inner),
+        Kept("gated and normed", MAMBA, _gemm_input(jobs) * inner),
     ]
 
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from simulator.compute import expert_width, routing_imbalance, sharded_tokens
 from simulator.hardware import ClusterSpec
 from simulator.job import Dispatcher, Ints, Jobs, Precision, tokens_per_rank
-from simulator.kernel_tables import CollectiveFit, entry, kernel_tables
+from simulator.kernel_tables import CollectiveFit, Entry, entry, kernel_tables
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -58,12 +59,18 @@ def collective_fit(cluster: ClusterSpec, operation: str) -> CollectiveFit:
     Raises:
         ValueError: the operation has no constants.
     """
+    return collective_entry(cluster, operation).fit
+
+
+def collective_entry(cluster: ClusterSpec, operation: str) -> Entry[CollectiveFit]:
+    """The same with their provenance."""
     constants = entry(kernel_tables().collective, cluster.accelerator, operation)
     if constants is None:
         raise ValueError(f"{cluster.accelerator.name} has no constants for {operation}: add them to kernels.json")
-    return constants.fit
+    return constants
 
 
+@recorded
 def transfer_seconds(sent: Floats, rate: Floats | float, ramp_s: Floats | float) -> Floats:
     """Seconds of ``sent`` bytes beyond the latency: S/beta + sqrt(t0 S/beta).
 
@@ -111,6 +118,7 @@ def _ring_latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     return np.where(group.size > 1, inside + across, 0.0)
 
 
+@recorded
 def _ring_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
     fit = collective_fit(group.cluster, operation)
     sent = whole * (group.size - 1) / np.maximum(group.size, 1)
@@ -123,6 +131,7 @@ def _ring_transfer(group: Group, physics: Physics, sent: Floats, fit: Collective
     return transfer_seconds(sent, ring_rate(group, physics, fit), ramp)
 
 
+@recorded
 def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
     """Seconds of an all-gather (ring) to a buffer of ``whole`` bytes, shape (B,).
 
@@ -131,11 +140,13 @@ def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
     return _ring_seconds(group, physics, whole, "all_gather")
 
 
+@recorded
 def scatter_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
     """Seconds of a reduce-scatter (ring) of a buffer of ``whole`` bytes, shape (B,).  **Source:** as a gather."""
     return _ring_seconds(group, physics, whole, "reduce_scatter")
 
 
+@recorded
 def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDArray[np.bool_]) -> Floats:
     """Seconds of an all-reduce of ``whole`` bytes, shape (B,).
 
@@ -150,6 +161,7 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
     return np.where(in_switch, _reduce_seconds(group, physics, whole, "all_reduce_nvls"), ring)
 
 
+@recorded
 def _reduce_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
     """Twice the volume of a gather, but the floor of NCCL's trees, which reach all ranks in few hops."""
     fit = collective_fit(group.cluster, operation)
@@ -157,6 +169,7 @@ def _reduce_seconds(group: Group, physics: Physics, whole: Floats, operation: st
     return _latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
 
 
+@recorded
 def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     """Seconds of one hidden-state transfer between neighbouring pipeline stages, shape (B,); 0 without pipeline.
 
@@ -196,6 +209,7 @@ def expert_data_group(jobs: Jobs) -> Group:
     return Group(size, jobs.etp * jobs.ep, jobs.cluster)
 
 
+@recorded
 def tensor_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
     """Communication of one tensor-parallel block (attention or MLP): (gather, reduction), shape (B,).
 
@@ -226,6 +240,7 @@ def distinct_targets(targets: Floats, experts: int, top_k: int) -> Floats:
     return targets * (1 - misses)
 
 
+@recorded
 def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     """One dispatch (or combine) of one MoE layer and micro-batch, shape (B,); 0 when EP and expert TP are 1.
 
@@ -260,7 +275,8 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     fan_out = gather_seconds(
         Group(jobs.etp, np.ones_like(jobs.etp), jobs.cluster), physics, token * shape.top_k * jobs.etp
     )
-    return _latency(group, physics, fit) + np.maximum(link, nic) + fan_out
+    seconds: Floats = _latency(group, physics, fit) + np.maximum(link, nic) + fan_out
+    return seconds
 
 
 def _copy_rate(jobs: Jobs, physics: Physics, all_to_all: CollectiveFit, ranks: Floats) -> Floats:
@@ -279,6 +295,7 @@ def _copy_rate(jobs: Jobs, physics: Physics, all_to_all: CollectiveFit, ranks: F
     )
 
 
+@recorded
 def ring_attention_seconds(jobs: Jobs, physics: Physics) -> Floats:
     """Seconds of the key/value exchange of one attention layer's forward pass over the context-parallel ring, (B,).
 

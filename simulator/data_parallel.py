@@ -21,6 +21,7 @@ from simulator.collectives import (
 from simulator.job import Jobs
 from simulator.kernels import memory_rate
 from simulator.physics import Physics
+from simulator.recording import recorded
 from simulator.stages import StageTimes
 
 Floats = NDArray[np.float64]
@@ -42,6 +43,7 @@ class DataParallel:
     hidden: Floats
 
 
+@recorded
 def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     """Gradient reduction and parameter gathering of one step, seconds, shape (B,), at the largest stage.
 
@@ -70,8 +72,11 @@ def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     dense, expert = stages.weights.max(axis=1), stages.expert_weights.max(axis=1)
     parameters = np.maximum(dense + expert, 1.0)
     bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
+    # Buckets are made of whole matrices, of which a layer has four.
+    bucket = np.maximum(bucket, dense / np.maximum(4 * jobs.stage_layers.max(axis=1), 1))
     buckets = np.maximum(parameters / bucket, 1.0)
-    reduce = buckets * _reduce_seconds(jobs, physics, dense / buckets, expert / buckets)
+    checks = np.where(jobs.checked_collectives & (jobs.dp > 1), physics.check_s * jobs.dp, 0.0)
+    reduce = buckets * (_reduce_seconds(jobs, physics, dense / buckets, expert / buckets) + checks)
     gather = buckets * _gather_seconds(jobs, physics, dense / buckets, expert / buckets)
     gather = np.where((jobs.zero_stage == 0) | jobs.frozen, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
@@ -152,6 +157,7 @@ def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
     return time
 
 
+@recorded
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:
     """Seconds of the optimizer step at the stage with most parameters, shape (B,); 0 where the matrices are frozen.
 

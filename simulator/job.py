@@ -147,6 +147,8 @@ class Jobs:
         fused_experts: the experts' activation and casts run inside the grouped GEMMs.
         partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
             the next pipeline stage, instead of each sending all of it.
+        traced: not a run but the kernels of a profiler's trace, added up: nothing happens between steps, and the host
+            launches no collectives.
         portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
             whatever accelerator; off, a kernel of its generation.
         frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
@@ -216,6 +218,7 @@ class Jobs:
     sm_margin: Bools
     force_balance: Bools
     compiled: Bools
+    traced: Bools
     checked_collectives: Bools
     p2p_handshake: Bools
 
@@ -308,7 +311,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
     "frozen": False, "fp8_attention": False, "fused_experts": False, "checked_collectives": False,
-    "p2p_handshake": False,
+    "p2p_handshake": False, "traced": False,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

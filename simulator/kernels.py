@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from simulator.hardware import Accelerator
 from simulator.job import Jobs, Precision
-from simulator.kernel_tables import AttentionFit, GemmFit, entry, kernel_tables
+from simulator.kernel_tables import AttentionFit, Entry, GemmFit, entry, kernel_tables
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -104,11 +105,10 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
     """
     chip = jobs.cluster.accelerator
     precisions = np.array([int(Precision.BF16)]) if high_precision else np.unique(jobs.precision)
-    table = kernel_tables().grouped_gemm if grouped else kernel_tables().gemm
     found = {}
     for value in precisions:
         precision = Precision(value)
-        constants = entry(table, chip, _FORMAT[precision].variant)
+        constants = gemm_entry(chip, precision, grouped=grouped)
         if constants is None or not _peak(chip, precision) > 0:
             raise ValueError(f"{chip.name} has no {precision.name} matrix units: choose another precision")
         found[value] = fitted_rates(constants.fit, chip, precision, _speed(physics, chip, precision))
@@ -118,6 +118,12 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
     for value, rates in found.items():
         columns[:, value] = list(vars(rates).values())
     return GemmRates(*columns[:, jobs.precision])
+
+
+def gemm_entry(chip: Accelerator, precision: Precision, *, grouped: bool = False) -> Entry[GemmFit] | None:
+    """Constants of matrix products in this number format, with their provenance; None where there are none."""
+    table = kernel_tables().grouped_gemm if grouped else kernel_tables().gemm
+    return entry(table, chip, _FORMAT[precision].variant)
 
 
 def _speed(physics: Physics, chip: Accelerator, precision: Precision) -> float:
@@ -138,6 +144,7 @@ def _peak(chip: Accelerator, precision: Precision) -> float:
     return peaks.get(_FORMAT[precision].variant, chip.peak_fp8_flops)
 
 
+@recorded
 def gemm_seconds(rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: Floats | float = 1.0) -> Floats:
     """Seconds of y[m,n] = x[m,k] W[k,n], shape (B,); with ``groups``, m rows are spread over that many matrices.
 
@@ -150,6 +157,7 @@ def gemm_seconds(rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: F
     return _overlapped(compute, traffic) + rates.seconds_per_cast * m * k + rates.tau_s
 
 
+@recorded
 def weight_gradient_seconds(
     rates: GemmRates, m: Floats, n: Floats, k: Floats, *, groups: Floats | float = 1.0
 ) -> Floats:
@@ -193,12 +201,18 @@ def attention_fit(chip: Accelerator, kind: str) -> AttentionFit:
     Raises:
         ValueError: the kind has no constants.
     """
+    return attention_entry(chip, kind).fit
+
+
+def attention_entry(chip: Accelerator, kind: str) -> Entry[AttentionFit]:
+    """The same with their provenance."""
     constants = entry(kernel_tables().attention, chip, kind)
     if constants is None:
         raise ValueError(f"{chip.name} has no constants for {kind} attention: add them to kernels.json")
-    return constants.fit
+    return constants
 
 
+@recorded
 def attention_seconds(
     fit: AttentionFit, chip: Accelerator, shape: AttentionShape, flops: Floats, *, speed: Floats | float = 1.0
 ) -> Floats:
@@ -217,6 +231,7 @@ def attention_seconds(
     return seconds
 
 
+@recorded
 def memory_seconds(jobs: Jobs, physics: Physics, traffic: Floats, *, kernels: Floats | float = 1.0) -> Floats:
     """Seconds of memory-bound kernels that together move ``traffic`` bytes, shape (B,).
 

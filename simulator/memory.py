@@ -27,6 +27,7 @@ from simulator.job import Dispatcher, Graph, Jobs, Recompute, has, hidden_shards
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics
 from simulator.model_state import StageContents, beside_experts, model_state, weight_bytes
 from simulator.models import parameters
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +40,8 @@ class MemoryEstimate:
 
     Attributes:
         peak_allocated_bytes: the allocator's peak by stage, shape (B, P), 0 beyond a job's last stage.
-        peak_reserved_bytes: the same with allocator overhead and ``outside_bytes``: what must fit, (B, P).
+        peak_reserved_bytes: the same with allocator overhead and ``outside_bytes``: what must fit, (B, P). Where
+            memory ends the allocator returns what it can, so that only what cannot fit exceeds it.
         outside_bytes: CUDA context, communicators and other memory the allocator does not see, shape (B,).
         parts: allocated bytes at the fullest stage by `MEMORY_PARTS`, shapes (B,); they sum to its allocated peak.
     """
@@ -50,6 +52,7 @@ class MemoryEstimate:
     parts: dict[str, Floats]
 
 
+@recorded
 def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> MemoryEstimate:
     """Peak memory of every job of the batch."""
     stages = StageContents.of(jobs)
@@ -59,15 +62,12 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     parts["temporary"] = _temporaries(jobs, stages, layer, physics)
     parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages, physics)
     outside, share = _outside(jobs, physics), _reserve_share(jobs, physics)[:, None]
-    capacity = jobs.cluster.accelerator.memory_bytes
     if physics.gathers_ahead:
-        room = (capacity - outside)[:, None] / (1 + share) - _total(parts)
-        parts["buffers"] = parts["buffers"] + np.clip(_gathers_ahead(jobs, stages, physics), 0.0, np.maximum(room, 0.0))
+        room = (jobs.cluster.accelerator.memory_bytes - outside)[:, None] / (1 + share) - _total(parts)
+        waiting = np.minimum(_gathers_ahead(jobs, stages, physics), np.maximum(room, 0.0))
+        parts["buffers"] = parts["buffers"] + waiting
     allocated = np.where(stages.exists, _total(parts), 0.0)
-    # Before the allocator gives up it returns the segments that are wholly unused to the driver.
-    least = allocated * (1 + (1 - physics.reclaimed) * share) + outside[:, None]
-    reserved = np.minimum(allocated * (1 + share) + outside[:, None], np.maximum(least, capacity))
-    reserved = np.where(stages.exists, reserved, 0.0)
+    reserved = np.where(stages.exists, _reserved(jobs, physics, allocated, share, outside[:, None]), 0.0)
     fullest = np.argmax(reserved, axis=1)[:, None]
     return MemoryEstimate(
         peak_allocated_bytes=allocated,
@@ -77,17 +77,28 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     )
 
 
+@recorded
+def _reserved(jobs: Jobs, physics: MemoryPhysics, allocated: Floats, share: Floats, outside: Floats) -> Floats:
+    """Device memory in use by stage: before the allocator gives up it returns segments that no tensor touches, (B, P).
+
+    **Source:** PyTorch c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks`` before an out-of-memory error.
+    """
+    least = allocated * (1 + (1 - physics.reclaimed) * share) + outside
+    return np.minimum(allocated * (1 + share) + outside, np.maximum(least, jobs.cluster.accelerator.memory_bytes))
+
+
+@recorded
 def _total(parts: dict[str, Floats]) -> Floats:
     return reduce(np.add, parts.values())
 
 
+@recorded
 def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Floats:
     """Activations kept by stage at its peak, shape (B, P)."""
     full = has(jobs.recompute, Recompute.FULL)[:, None]
     recomputed = np.where(full, _recomputed_share(jobs), 0.0)
     input_only = kept_fully_recomputed(jobs)[:, None]
     whole = _total({part: stages.parts[part] * layer.kept[part][:, None] for part in parts_of(jobs.model)})
-    kept = recomputed * np.minimum(stages.layers * input_only, whole) + (1 - recomputed) * whole
     # The last stage: input and output of the final norm, and the MTP layers with theirs and their two inputs.
     hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs)[:, None]
     ends = 2 * hidden
@@ -95,8 +106,12 @@ def _activations(jobs: Jobs, stages: StageContents, layer: Activations) -> Float
         mlp = MOE if jobs.model.experts else MLP
         mtp = np.where(full, input_only, (layer.kept[ATTENTION] + layer.kept[mlp])[:, None])
         ends = ends + jobs.model.mtp_layers * (mtp + 5 * hidden)
-    held = kept * stages.in_flight + stages.last * ends * np.minimum(stages.in_flight, 1.0)
-    activations: Floats = held * tokens_per_rank(jobs)[:, None]
+    per_token: dict[str, Floats] = {
+        "layers": (1 - recomputed) * whole * stages.in_flight,
+        "inputs of recomputed layers": recomputed * np.minimum(stages.layers * input_only, whole) * stages.in_flight,
+        "ends": stages.last * ends * np.minimum(stages.in_flight, 1.0),
+    }
+    activations: Floats = _total(per_token) * tokens_per_rank(jobs)[:, None]
     return activations
 
 
@@ -108,6 +123,7 @@ def _recomputed_share(jobs: Jobs) -> Floats:
     return share
 
 
+@recorded
 def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics: MemoryPhysics) -> Floats:
     """What is alive only at the peak, shape (B, P).
 
@@ -122,10 +138,17 @@ def _temporaries(jobs: Jobs, stages: StageContents, layer: Activations, physics:
     again = _widest_layer(jobs, stages, redone) - (full * kept_fully_recomputed(jobs))[:, None]
     gathered = np.where(jobs.sequence_parallel & (jobs.tp > 1), 4.0 * shape.hidden, 0.0)[:, None]
     logits = stages.last * (_logit_bytes(jobs, physics) * shape.vocab / jobs.tp)[:, None]
-    beside = (stages.parts[MOE] > 0) * np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
+    another = np.where(jobs.ep_overlap, layer.full[ATTENTION] + layer.full[MOE], 0.0)[:, None]
+    beside = np.where(stages.parts[MOE] > 0, another, 0.0)
     gradients = _gradient_bytes(jobs, stages, physics)
-    per_token = gradients + np.maximum(again, 0.0) + beside + gathered + logits
-    return per_token * tokens + _gathered_weights(jobs, stages)
+    per_token: dict[str, Floats] = {
+        "gradients": gradients,
+        "recomputed layer": np.maximum(again, 0.0),
+        "layer beside it": beside,
+        "gathered sequence": gathered,
+        "logits": logits,
+    }
+    return _total(per_token) * tokens + _gathered_weights(jobs, stages)
 
 
 def _widest_layer(jobs: Jobs, stages: StageContents, by_part: dict[str, Floats]) -> Floats:
@@ -191,6 +214,7 @@ def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
     return gathered
 
 
+@recorded
 def _graph_buffers(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """Static buffers of CUDA graphs that capture parts of layers, shape (B, P); a whole-iteration graph has none."""
     by_layer = (jobs.cuda_graph & ~np.int64(Graph.FULL_ITERATION)) > 0
@@ -200,6 +224,7 @@ def _graph_buffers(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) ->
     return buffers
 
 
+@recorded
 def _placeholder_gradients(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
     """BF16 tensors returned to autograd in place of gradients already added to the FP32 buffer, shape (B, P).
 

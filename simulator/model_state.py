@@ -16,6 +16,7 @@ from simulator.memory_physics import MemoryPhysics
 from simulator.models import Parameters, parameters
 from simulator.pipeline import held_by_rank, in_flight
 from simulator.placement import layer_parts
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -87,6 +88,7 @@ def model_state(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> di
     }
 
 
+@recorded
 def _rank_parameters(jobs: Jobs, stages: StageContents) -> tuple[Floats, Floats, Floats]:
     """Parameters on one rank by stage, shapes (B, P): of dense GEMMs and norms, of embedding and head, of experts."""
     count, tp = parameters(jobs.model), jobs.tp[:, None]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.job import Bools, Ints, Jobs, Schedule
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -66,6 +67,7 @@ class Passes:
         return self.forward + self.backward
 
 
+@recorded
 def pipeline_times(jobs: Jobs, passes: Passes, send: Floats) -> tuple[Floats, Floats]:
     """Seconds of each job's pipeline with free transfers, and what transfers add to it, shapes (B,).
 

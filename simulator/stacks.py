@@ -66,24 +66,27 @@ _BRIDGE = _stack(
     router_fusion=True, tp_comm_overlap=True, host_tuned=2, fp8_param_gather=True,
 )  # fmt: skip
 _EAGER = {"sequence_parallel": False}
+_DDP_BUCKET = 25 * 2**20 // 2  # gradients: torch's default of 25 MiB, in BF16
 _UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
+# DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+_DEEPSPEED_3D = {
+    "fused_attention": False,
+    "zero_stage": 0,
+    "partitioned_sends": True,
+    "overlap_grad_reduce": False,
+    "grad_reduce_fp32": False,
+    "main_grad_bytes": 2.0,
+    **_EAGER,
+}
 _STACKS = (
     MEGATRON,
     _BRIDGE,
     # Megatron-LM before flash attention (2021-2022): the score matrix goes through memory.
     _stack("megatron-2022", fused_attention=False, zero_stage=0, partitioned_sends=True),
-    # DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
-    _stack(
-        "megatron-deepspeed",
-        fused_attention=False,
-        zero_stage=0,
-        partitioned_sends=True,
-        overlap_grad_reduce=False,
-        grad_reduce_fp32=False,
-        main_grad_bytes=2.0,
-        **_EAGER,
-    ),
+    _stack("megatron-deepspeed", **_DEEPSPEED_3D),
+    # A profile of one layer composed into steps; PyTorch's cross-entropy on FP16 logits, FP16 parameters stepped.
+    _stack("vtrain-trace", **_DEEPSPEED_3D, traced=True, cross_entropy_fusion=True, main_param_bytes=0.0),
     _stack("deepspeed", zero_stage=3, **_EAGER),
     # The playbook's sweep ran on AWS P5. Its layouts with a pipeline were measured again with a later state of the
     # code (huggingface/nanotron@0e0a27e scripts/scaling_benchmarks.py), and only they pay for every collective. With
@@ -91,9 +94,13 @@ _STACKS = (
     Stack(
         "nanotron",
         interconnect="efa",
-        defaults=MappingProxyType({"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 800_000_000, **_PORTABLE}),
+        defaults=MappingProxyType(
+            {"zero_stage": 0, "p2p_handshake": True, "bucket_bytes": 4 * _DDP_BUCKET, **_PORTABLE}
+        ),
         pipelined=MappingProxyType({"checked_collectives": True}),
-        sharded=MappingProxyType({"overlap_grad_reduce": False, "overlap_param_gather": False}),
+        sharded=MappingProxyType(
+            {"overlap_grad_reduce": False, "overlap_param_gather": False, "bucket_bytes": 4 * 200_000_000}
+        ),
         memory_statistic="reserved",
         prints_first_rank=True,
         splits_by_cost=True,
@@ -142,6 +149,7 @@ _FRAMEWORKS = MappingProxyType(
         "MaxText": "maxtext",
         "PaxML": "maxtext",
         "InternEvo": "internevo",
+        "vTrain trace": "vtrain-trace",
         "NeMo": "nemo",
     }
 )

@@ -29,6 +29,7 @@ from simulator.job import Dispatcher, Jobs, Offload, Recompute, Schedule, has, o
 from simulator.physics import Physics
 from simulator.pipeline import held_by_rank
 from simulator.placement import layer_parts
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -106,6 +107,7 @@ class _PartCost:
     sync: tuple[Floats, Floats]
 
 
+@recorded
 def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     """Per-stage costs of one micro-batch, seconds, shape (B, P).
 
@@ -117,8 +119,7 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     parts, counts = part_times(jobs, physics), part_counts(jobs)
     costs = _costs(jobs, physics, parts)
     names = list(costs)
-    held = np.stack([held_by_rank(jobs, counts[n]) for n in names], axis=-1)  # (B, P, parts)
-    crossed = held * np.where(jobs.schedule == Schedule.DUALPIPE, 0.5, 1.0)[:, None, None]
+    held, crossed = _contents(jobs, [counts[n] for n in names])
 
     def spread(columns: list[Floats], count: Floats = crossed) -> Floats:
         summed: Floats = np.einsum("bpk,bk->bp", count, np.stack(columns, axis=-1))
@@ -133,8 +134,10 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     busy = [compute[i] + tp[i] + ep[i] + cp[i] for i in (0, 1)]
     # Activations move to the host beside the stage's computation, in order: only what takes longer is waited for.
     wait = [np.maximum(moved - _UNDER_OFFLOAD * busy[i], _OFFLOAD_SHOWN * moved) for i in (0, 1)]
-    # The host runs ahead of the GPU; only when it cannot keep up does the GPU wait for it.
-    host = [np.maximum(issue[i], busy[i] + wait[i]) - busy[i] + sync[i] for i in (0, 1)]
+    # The host runs ahead of the GPU, but not of every short kernel: near balance either waits for the other.
+    traced = jobs.traced[:, None]  # without collectives, which are added to the trace afterwards
+    kept = [np.where(traced, compute[i], busy[i]) + wait[i] for i in (0, 1)]
+    host = [np.hypot(issue[i], kept[i]) - kept[i] + wait[i] + sync[i] for i in (0, 1)]
     gemm = spread([parts[n].gemm for n in names]).sum(axis=1)
     ideal = spread([parts[n].gemm_ideal for n in names]).sum(axis=1)
     return StageTimes(
@@ -152,6 +155,14 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     )
 
 
+@recorded
+def _contents(jobs: Jobs, counts: list[Floats]) -> tuple[Floats, Floats]:
+    """Parts that a rank holds, and those that one micro-batch crosses on it: shapes (B, P, parts)."""
+    held = np.stack([held_by_rank(jobs, count) for count in counts], axis=-1)
+    return held, held * np.where(jobs.schedule == Schedule.DUALPIPE, 0.5, 1.0)[:, None, None]
+
+
+@recorded
 def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str, _PartCost]:
     full = recomputed_share(jobs)
     bits = jobs.recompute
@@ -167,7 +178,7 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
     for name, part in parts.items():
         replayed = again.get(name, none)
         blocks = _TENSOR_BLOCKS.get(name, 1.0 if jobs.model.shared_ffn else 0.0)
-        tp = _exposed_tensor(jobs, physics, tensor, blocks, replayed)
+        tp, beside = _exposed_tensor(jobs, physics, tensor, blocks, replayed)
         ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
         ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
         cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
@@ -175,7 +186,7 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
         checks = _check_seconds(jobs, physics, blocks)
         replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
         costs[name] = _PartCost(
-            compute=(part.forward + slow, part.backward + part.replay + slow),
+            compute=(part.forward + slow, part.backward + part.replay + slow + physics.copy_contention * beside),
             tp=tp,
             ep=ep,
             cp=cp,
@@ -198,8 +209,8 @@ def _check_seconds(jobs: Jobs, physics: Physics, blocks: float) -> Floats:
 
 def _exposed_tensor(
     jobs: Jobs, physics: Physics, tensor: tuple[Floats, Floats], blocks: float, replayed: Floats
-) -> tuple[Floats, Floats]:
-    """Forward and backward TP communication of a part that computation does not hide.
+) -> tuple[tuple[Floats, Floats], Floats]:
+    """TP communication of a part that computation does not hide, (forward, backward); seconds hidden in the latter.
 
     Backward: the gather for weight gradients and the scatter of the data gradient run beside one GEMM each, the
     all-reduce without sequence parallelism (twice the bytes) beside a single one. It needs kernels to be queued in
@@ -211,8 +222,9 @@ def _exposed_tensor(
     shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
     gather, reduction = tensor
     forward = blocks * shown * (gather + reduction)
-    left = np.where(jobs.sequence_parallel, 1 - covered, 1 - covered / 2)
-    return forward, blocks * shown * ((2 - covered) * gather + left * reduction) + replayed * forward
+    under = covered * np.where(jobs.sequence_parallel, 1.0, 0.5)
+    backward = blocks * shown * ((2 - covered) * gather + (1 - under) * reduction)
+    return (forward, backward + replayed * forward), blocks * shown * (covered * gather + under * reduction)
 
 
 def _exposed_dispatch(

@@ -20,6 +20,7 @@ from simulator.metrics import mfu, model_flops_per_s_per_gpu, peak_flops, tokens
 from simulator.physics import Physics
 from simulator.pipeline import Passes, pipeline_times
 from simulator.posterior import DEFAULT_PHYSICS
+from simulator.recording import recorded
 from simulator.stages import StageTimes, stage_times
 
 Floats = NDArray[np.float64]
@@ -97,6 +98,7 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     )
 
 
+@recorded
 def pace(cluster: ClusterSpec, physics: Physics) -> float:
     """Seconds that a second of the formulas takes on the slowest of the cluster's nodes."""
     return float(physics.pace * (1 + physics.straggler * np.sqrt(2 * np.log(cluster.nodes))))
@@ -109,6 +111,7 @@ def step_seconds(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> Floats:
     return step
 
 
+@recorded
 def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Floats]:
     """Seconds by part, keyed by `BREAKDOWN`."""
     total = stages.total
@@ -118,7 +121,7 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     work, sends = pipeline_times(jobs, passes, send_seconds(jobs, physics))
     busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
     shared = data_parallel(jobs, physics, stages)
-    fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned)
+    fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned) * ~jobs.traced
     everyone = Group(np.full(jobs.size, jobs.cluster.n_gpus), np.ones(jobs.size, dtype=np.int64), jobs.cluster)
     norm = all_reduce_seconds(everyone, physics, np.zeros(jobs.size), jobs.nvls)
     parts = {

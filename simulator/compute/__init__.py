@@ -19,6 +19,7 @@ from simulator.job import Jobs
 from simulator.kernels import gemm_rates
 from simulator.models import layer_kinds
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 __all__ = [
     "PartTime",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 
+@recorded
 def part_times(jobs: Jobs, physics: Physics) -> dict[str, PartTime]:
     """Seconds of each part the model has, keyed by part name; every field has shape (B,).
 

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.compute.tally import TENSOR_LAUNCHES, Floats, PartTime, Tally, sharded_tokens
+from simulator.compute.tally import Floats, PartTime, Tally, sharded_tokens, tensor_launches
 from simulator.job import Graph, Jobs, Recompute, has, tokens_per_rank
-from simulator.kernels import AttentionShape, GemmRates, attention_fit, attention_seconds
+from simulator.kernels import AttentionShape, GemmRates, attention_fit, attention_seconds, gemm_seconds
 from simulator.models import layer_flops
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 _HOPPER = 9  # compute capability from which matrix instructions are asynchronous and kernels written anew
 _SCORE_KERNELS = 8.0  # transposes, two batched products, mask, softmax and dropout in place of one fused kernel
+_SOFTMAX_MATRICES = 4  # a block of the fused softmax works on so many score matrices
+_SOFTMAX_BYTES, _DROPOUT_BYTES = 4.0, 5.0  # of one score, forward: read and write, and a byte of mask
+_APART_BYTES, _APART_KERNELS = 34.0, 6.0  # to FP32, scale, mask, softmax, back: kernels of their own
 
 
+@recorded
 def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     rows, local = tokens_per_rank(jobs), sharded_tokens(jobs)
@@ -40,11 +45,13 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         tally.gemm(rates, rows, (heads + 2 * kv_heads) * qk, np.asarray(h))
         passes = (shape.rotary and not shape.learned_positions) + (shape.qk_norm != "none")
         tally.memory(4 * passes * (heads + kv_heads) * qk * rows, kernels=2 * passes)
-    _attention_kernel(tally, AttentionShape(rows, jobs.cp.astype(np.float64), heads, kv_heads, qk, v))
+    seen = AttentionShape(rows, jobs.cp.astype(np.float64), heads, kv_heads, qk, v)
+    _fused_kernel(tally, seen)
+    if not np.all(jobs.fused_attention):
+        _score_kernels(tally, rates, seen)
     tally.gemm(rates, rows, np.asarray(h), heads * v)
     _adapters(tally, heads * qk + 2 * kv_heads * qk + h)
-    kernels = 14.0 + np.where(jobs.tp > 1, TENSOR_LAUNCHES, 0.0) + np.where(jobs.fused_attention, 0.0, _SCORE_KERNELS)
-    tally.launches(kernels, has(jobs.cuda_graph, Graph.ATTN))
+    tally.launches(14.0 + tensor_launches(jobs), has(jobs.cuda_graph, Graph.ATTN))
     return tally.done()
 
 
@@ -60,19 +67,39 @@ def _adapters(tally: Tally, outputs: Floats) -> None:
     tally.memory(np.where(jobs.frozen, traffic, 0.0), kernels=0)
 
 
-def _attention_kernel(tally: Tally, seen: AttentionShape) -> None:
-    """Scores and weighted sum, causal half; without a fused kernel the score matrix travels through memory."""
+def _fused_kernel(tally: Tally, seen: AttentionShape) -> None:
+    """Scores and weighted sum, causal half, where they are one kernel."""
     jobs, shape = tally.jobs, tally.jobs.model
     replayed = has(jobs.recompute, Recompute.CORE_ATTN)
     seq = jobs.seq_len.astype(np.float64)
     attended = np.where(jobs.sample_len > 0, np.minimum(jobs.sample_len, seq), seq)
     flops = seen.queries / jobs.tp * layer_flops(shape, attended)["core_attention"]
-    flops = flops * np.where(jobs.fused_attention, 1.0, 2.0)
     chip = jobs.cluster.accelerator
     dated = jobs.portable_attention & (chip.arch_major >= _HOPPER)
     speed = tally.physics.attention_speed * np.where(dated, tally.physics.portable_attention, 1.0)
     fit = attention_fit(chip, "mla" if shape.attention == "mla" else "gqa")
     speed = speed * np.where(jobs.fp8_attention, tally.physics.fp8_attention, 1.0)
-    tally.attention(attention_seconds(fit, chip, seen, flops, speed=speed), replayed=replayed)
-    scores = np.where(jobs.fused_attention, 0.0, 8.0 * seen.queries * seen.heads * seq)
-    tally.memory(scores, kernels=0, fused=False, replayed=replayed)
+    seconds = attention_seconds(fit, chip, seen, flops, speed=speed) * jobs.fused_attention
+    tally.attention(seconds, replayed=replayed)
+
+
+def _score_kernels(tally: Tally, rates: GemmRates, seen: AttentionShape) -> None:
+    """Scores as a matrix in memory, whole square: batched products, masked softmax and dropout between them.
+
+    Softmax and dropout read the scores and write them, with a mask of a byte, in 2-byte formats. The fused masked
+    softmax wants a multiple of four matrices; for others every operation is a kernel over FP32 scores.
+    **Source:** bytes counted; Megatron-LM `megatron/model/fused_softmax.py`, is_kernel_available.
+    """
+    jobs = tally.jobs
+    replayed = has(jobs.recompute, Recompute.CORE_ATTN)
+    seq = jobs.seq_len.astype(np.float64)
+    matrices = seen.queries * seen.heads / seq
+    apart = matrices % _SOFTMAX_MATRICES != 0
+    on, rows = ~jobs.fused_attention, seen.queries * seen.heads
+    products = gemm_seconds(rates, rows, seq, np.asarray(seen.qk), groups=matrices)
+    products = products + gemm_seconds(rates, rows, np.asarray(seen.v), seq, groups=matrices)
+    tally.products(products * on, 2 * products * on, replayed=replayed)
+    traffic = np.where(apart, _APART_BYTES, _SOFTMAX_BYTES) + _DROPOUT_BYTES
+    tally.memory(traffic * rows * seq * on, kernels=0, fused=False, replayed=replayed)
+    kernels = _SCORE_KERNELS + np.where(apart, _APART_KERNELS, 0.0)
+    tally.launches(kernels * on, has(jobs.cuda_graph, Graph.ATTN))

@@ -11,10 +11,12 @@ from simulator.compute.tally import PartTime, Tally, sharded_tokens
 from simulator.job import Graph, Jobs, has, tokens_per_rank
 from simulator.kernels import GemmRates
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 _CHUNK = 128  # tokens scanned together. Source: NVIDIA/Megatron-LM megatron/core/ssm/mamba_mixer.py
 
 
+@recorded
 def mamba_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     """Mamba-2 mixer: projections as GEMMs, a convolution and a gated norm bound by memory, the chunked scan.
 

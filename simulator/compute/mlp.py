@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.compute.tally import TENSOR_LAUNCHES, PartTime, Tally, sharded_tokens
+from simulator.compute.tally import PartTime, Tally, sharded_tokens, tensor_launches
 from simulator.job import Bools, Graph, Jobs, Recompute, has, tokens_per_rank
 from simulator.kernels import GemmRates
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 
+@recorded
 def mlp_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     replayed = has(jobs.recompute, Recompute.MLP)
     norm = replayed | has(jobs.recompute, Recompute.LAYERNORM)
     tally.memory(8.0 * shape.hidden * sharded_tokens(jobs), kernels=2, replayed=norm)
     dense_mlp(tally, rates, shape.ffn, replayed)
-    tally.launches(8.0 + np.where(jobs.tp > 1, TENSOR_LAUNCHES, 0.0), has(jobs.cuda_graph, Graph.MLP))
+    tally.launches(8.0 + tensor_launches(jobs), has(jobs.cuda_graph, Graph.MLP))
     return tally.done()
 
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from simulator.compute.mlp import dense_mlp
 from simulator.compute.tally import Floats, PartTime, Tally, sharded_tokens
-from simulator.job import Bools, Graph, Jobs, Recompute, has, tokens_per_rank
+from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_rates
 from simulator.models import ModelShape
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 # Bytes moved for each element of the first product, forward, and the backward pass over it, where the activation is
 # a chain of element-wise kernels: clamps, gate, probability (both biases apart); or ReLU, square, probability.
@@ -52,6 +53,7 @@ def expert_width(shape: ModelShape) -> int:
     return shape.moe_latent or shape.hidden
 
 
+@recorded
 def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
     bits = jobs.recompute
@@ -91,7 +93,8 @@ def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -
     fan = 2 if shape.gated_mlp else 1
     # Every further expert's product is a kernel of its own unless the whole group is fused; without grouping each
     # is a call of its own as well.
-    each = physics.expert_gemm_s + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
+    narrow = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
+    each = physics.expert_gemm_s + physics.expert_cast_s * narrow + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
     each = np.where(jobs.fused_experts, 0.0, each)
     dense, expert = (replace(one, tau_s=one.tau_s + each * (local_experts - 1)) for one in (rates, grouped))
     tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_seconds, memory_seconds, weight_gradient_seconds
 from simulator.physics import Physics
+from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +23,8 @@ _BACKWARD_KERNELS = 1.6  # kernels of a backward pass over its forward pass
 _LOW_PRECISION_KERNELS = 1.3  # casts and scale updates
 _UNFUSED_KERNELS = 1.5
 _COMPILED_KERNELS = 0.6
-TENSOR_LAUNCHES = 6.0  # two collectives of a tensor-parallel block, with their copies and stream waits
+_TRACED_LAUNCH = 2.0  # a launch under a profiler over one without. Source: vTrain's traces, single A100 nodes
+_COLLECTIVE_LAUNCHES = 3.0  # one collective with its copies and stream waits
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,15 @@ def sharded_tokens(jobs: Jobs) -> Floats:
     return tokens_per_rank(jobs) / hidden_shards(jobs)
 
 
+def tensor_launches(jobs: Jobs) -> Floats:
+    """Launches for the collectives of one tensor-parallel block, forward, shape (B,).
+
+    A gather and a scatter with sequence parallelism, else one all-reduce; none in a trace of one rank.
+    """
+    collectives = np.where(jobs.sequence_parallel, 2.0, 1.0) * ((jobs.tp > 1) & ~jobs.traced)
+    return _COLLECTIVE_LAUNCHES * collectives
+
+
 def recomputed_share(jobs: Jobs) -> Floats:
     """Share of layers under full recomputation, shape (B,): ``recompute_layers`` per virtual stage, 0 for all."""
     per_stage = np.maximum(jobs.stage_layers.max(axis=1) / jobs.vpp, 1.0)
@@ -81,11 +92,16 @@ class Tally:
         traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
         self.fusion = np.where(jobs.compiled, physics.compiled_traffic, traffic)
 
-    def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> None:
+    @recorded
+    def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> tuple[Floats, Floats, Floats]:
+        """Adds kernels; returns what forward, backward and replay grew by."""
+        replay = forward * np.where(replayed, 1.0, self.full)
         self.sums["forward"] += forward
         self.sums["backward"] += backward
-        self.sums["replay"] += forward * np.where(replayed, 1.0, self.full)
+        self.sums["replay"] += replay
+        return forward, backward, replay
 
+    @recorded
     def gemm(
         self, rates: GemmRates, rows: Floats, n: Floats, k: Floats,
         *, groups: Floats | float = 1.0, expert: GemmRates | None = None, replayed: Bools | bool = False,
@@ -104,6 +120,7 @@ class Tally:
         self.sums["gemm_ideal"] += 6 * rows * n * k / rates.peak_flops
         self.sums["expert_weights" if expert else "weights"] += groups * n * k
 
+    @recorded
     def memory(
         self, traffic: Floats, *, kernels: Floats | float = 1.0, fused: bool = True,
         backward: float = _BACKWARD_TRAFFIC, replayed: Bools | bool = False,
@@ -116,15 +133,21 @@ class Tally:
         forward = memory_seconds(self.jobs, self.physics, moved, kernels=kernels)
         self._add(forward, forward * backward, replayed)
 
+    @recorded
+    def products(self, forward: Floats, backward: Floats, *, replayed: Bools | bool = False) -> None:
+        """Matrix products without weights."""
+        self._add(forward, backward, replayed)
+
+    @recorded
     def attention(self, forward: Floats, *, replayed: Bools | bool = False) -> None:
-        """The attention kernel; a fused backward computes the scores again, 2.5 times the FLOPs instead of 2.
+        """The fused attention kernel; its backward computes the scores again, 2.5 times the FLOPs instead of 2.
 
         **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
         """
-        fused = 2.5 / self.physics.attention_backward
-        self._add(forward, forward * np.where(self.jobs.fused_attention, fused, 2.0), replayed)
+        self._add(forward, forward * (2.5 / self.physics.attention_backward), replayed)
         self.sums["cover"] += forward
 
+    @recorded
     def scan(self, flops: Floats) -> None:
         """Chunked state-space scan: its products run on each SM's own pipes; backward repeats the forward.
 
@@ -142,6 +165,7 @@ class Tally:
         count = count * np.where(jobs.compiled, _COMPILED_KERNELS, 1.0)
         whole = has(jobs.cuda_graph, Graph.FULL_ITERATION)
         each = np.where(whole | captured, physics.graph_launch_s, physics.launch_s)
+        each = each * np.where(jobs.traced, _TRACED_LAUNCH, 1.0)
         self.sums["issue"] += count * each * (1 - physics.host_tuning * jobs.host_tuned)
 
     def done(self) -> PartTime:

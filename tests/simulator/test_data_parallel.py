@@ -97,3 +97,16 @@ def test_one_bucket_is_one_collective(zero_stage):
 def test_smaller_buckets_pay_more_latency(small, factor, zero_stage):
     fine, coarse = (unhidden(zero_stage=zero_stage, bucket_bytes=size)[0] for size in (small, small * factor))
     assert fine >= coarse * (1 - 1e-12)
+
+
+def test_a_bucket_holds_whole_matrices():
+    """No more buckets than matrices, however small they are asked to be: four in each of 32 layers."""
+    seconds, jobs = unhidden(zero_stage=0, bucket_bytes=1)
+    group, weights = data_group(jobs), stage_times(jobs, EXPOSED).weights.max(axis=1)
+    each = all_reduce_seconds(group, EXPOSED, weights / jobs.model.layers, jobs.nvls)
+    assert seconds == pytest.approx(4 * jobs.model.layers * each[0])
+
+
+def test_checked_buckets_pay_for_every_rank():
+    (plain, jobs), (checked, _) = (unhidden(zero_stage=0, bucket_bytes=1, checked_collectives=on) for on in (0, 1))
+    assert checked - plain == pytest.approx(4 * jobs.model.layers * EXPOSED.check_s * jobs.dp[0])

@@ -1,5 +1,8 @@
 """Rows of the measurement schema, understood or refused."""
 
+from collections import defaultdict
+
+import numpy as np
 import pytest
 
 from simulator.calibration.measurements import load_measurements
@@ -209,6 +212,31 @@ def _readable(row):
     except Unsupported:
         return False
     return True
+
+
+def test_single_node_rows_of_vtrain_are_sums_of_parts():
+    """Why those rows count as a trace: rows of one sliced layer are a layer's, a head's and a step's time, exactly."""
+    groups = defaultdict(list)
+    for row in load_measurements():
+        if row["source_id"] == "vtrain_single" and row["n_gpus"] == str(int(row["tp"]) * int(row["pp"])):
+            layers, count = float(row["layers"]), float(row["gbs"]) / float(row["mbs"])
+            terms = (count * layers, count, layers, 1.0)
+            groups[row["hidden"], row["tp"], row["pp"], row["mbs"]].append((*terms, float(row["step_time_s"])))
+    tables = [np.array(table) for table in groups.values() if len(table) >= 8]
+    assert sum(map(len, tables)) > 400
+    for table in tables:
+        scaled = table / table[:, -1:]
+        found = np.linalg.lstsq(scaled[:, :-1], scaled[:, -1], rcond=None)[0]
+        assert scaled[:, :-1] @ found == pytest.approx(1.0, abs=1e-5)
+
+
+def test_what_a_source_states_wrongly_is_corrected():
+    rows = {row["source_id"]: row for row in load_measurements()}
+    trace, run = (parse_point(rows[name]) for name in ("vtrain_single", "vtrain_multi"))
+    assert trace.stack.name == "vtrain-trace"
+    assert (trace.columns["recompute"], trace.columns["traced"], trace.shape.vocab) == (Recompute.NONE, True, 50257)
+    assert (run.stack.name, run.columns["recompute"]) == ("megatron-deepspeed", Recompute.FULL)
+    assert (run.cluster.accelerator.link_bytes_per_s, run.cluster.accelerator.nic_bytes_per_s) == (300e9, 12.5e9)
 
 
 @pytest.mark.parametrize("column", ["layers", "heads", "head_dim", "vocab", "ffn"])
