@@ -206,7 +206,13 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
         delay_wgrad=True, sm_margin=True,
     )  # fmt: skip
     efa = replace(jobs, cluster=replace(jobs.cluster, interconnect="efa"))
-    batches = (jobs, tiny, overlapped, efa)
+    a100 = make_jobs(model("llama-3-8b"), parse_cluster("8xA100-SXM4-80GB"), gbs=8, seq_len=2048)
+    b200 = parse_cluster("8xB200-SXM-180GB")
+    narrow, hybrid = (
+        make_jobs(model(name), b200, gbs=64, seq_len=4096, ep=8, precision=[Precision.MXFP8, Precision.NVFP4])
+        for name in ("qwen3-30b-a3b", "nemotron-3-nano-30b-a3b")
+    )
+    batches = (jobs, tiny, overlapped, efa, a100, narrow, hybrid)
     bases = [simulate_step(batch).step_time_s for batch in batches]
     for name in POSTERIOR.constants:
         factor = 1000 if name == "graph_launch_s" else 0.9  # a graph's launches bind only when they are slow
