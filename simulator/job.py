@@ -145,6 +145,7 @@ class Jobs:
         capacity_factor: expert capacity factor, 0 for dropless.
         fp8_attention: scores and weighted sum in FP8.
         fused_experts: the experts' activation and casts run inside the grouped GEMMs.
+        overlap_tp_backward: tensor-parallel collectives of the backward pass run beside its GEMMs; off, it waits.
         partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
             the next pipeline stage, instead of each sending all of it.
         traced: not a run but the kernels of a profiler's trace, added up: nothing happens between steps, and the host
@@ -212,6 +213,7 @@ class Jobs:
     fp8_param_gather: Bools
     overlap_p2p: Bools
     partitioned_sends: Bools
+    overlap_tp_backward: Bools
     expandable_segments: Bools
     avoid_record_streams: Bools
     nvls: Bools
@@ -311,7 +313,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
     "frozen": False, "fp8_attention": False, "fused_experts": False, "checked_collectives": False,
-    "p2p_handshake": False, "traced": False,
+    "p2p_handshake": False, "traced": False, "overlap_tp_backward": True,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

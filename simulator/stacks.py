@@ -72,11 +72,13 @@ _EAGER = {"sequence_parallel": False}
 _DDP_BUCKET = 25 * 2**20 // 2  # gradients: torch's default of 25 MiB, in BF16
 _UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
 _PORTABLE = {"portable_attention": True}  # flash-attention 2 or Triton's on every accelerator
-# DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass.
+# DeepSpeed's engine without ZeRO keeps and reduces gradients in FP16, after the last backward pass. Its Megatron-LM of
+# 2022 waits for the backward all-reduce (`megatron/mpu/mappings.py`).
 _DEEPSPEED_3D = {
     "fused_attention": False,
     "zero_stage": 0,
     "partitioned_sends": True,
+    "overlap_tp_backward": False,
     "overlap_grad_reduce": False,
     "grad_reduce_fp32": False,
     "main_grad_bytes": 2.0,

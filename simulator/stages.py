@@ -218,7 +218,7 @@ def _exposed_tensor(
     **Source:** Megatron-LM `core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication.
     """
     ordered = (jobs.max_connections == 1) | (jobs.cluster.accelerator.arch_major >= 10)
-    covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5)
+    covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5) * jobs.overlap_tp_backward
     shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
     gather, reduction = tensor
     forward = blocks * shown * (gather + reduction)
