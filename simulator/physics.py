@@ -115,6 +115,9 @@ class Physics:
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
     latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
     hop_latency_s: float = constant(15e-6, 0.50, "further floor for each doubling of nodes", "prior")
+    broadcast_hop_s: float = constant(
+        10e-6, 0.30, "delay of each rank in a broadcast: a chunk of 512 KiB through its link", "prior, NCCL's slices"
+    )
     ring_hop_s: float = constant(6e-6, 0.50, "floor of each hop of a ring between nodes", "prior")
     efa_hop_latency_s: float = constant(
         120e-6, 0.30, "of a tree over EFA", "MLE p6-b200, 379 us for 1 MiB over four nodes"

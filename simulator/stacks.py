@@ -133,6 +133,7 @@ _STACKS = (
     _stack(
         "internevo",
         overlap_param_gather=False,
+        broadcast_params=True,
         grad_reduce_fp32=False,
         main_grad_bytes=2.0,
         bucket_bytes=2**29,
