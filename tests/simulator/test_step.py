@@ -192,6 +192,7 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
         vpp=[1, 2, 2, 1, 1], precision=[0, 0, 1, 0, 0], optimizer_offload=[0, 0, 0, 0, 1.0],
         permute_fusion=[1, 1, 1, 0, 1], compiled=[1, 0, 0, 0, 0], fp8_attention=[0, 0, 1, 0, 0],
         overlap_grad_reduce=[1, 1, 1, 0, 1], tp_comm_overlap=[0, 1, 0, 0, 0], zero_stage=[1, 1, 1, 1, 3],
+        broadcast_params=[1, 0, 0, 0, 0],
         p2p_handshake=True,
     )  # fmt: skip
     node = parse_cluster("8xH100-SXM5-80GB")
