@@ -15,6 +15,8 @@ from ruamel.yaml import YAML
 
 from attune_lab.recipe.expressions import Expression, compile_expression
 from attune_lab.recipe.recipe import Value
+from simulator.legality import legal
+from simulator.models import ModelShape
 
 Ints = NDArray[np.int64]
 
@@ -137,30 +139,13 @@ def _powers(top: int) -> list[int]:
     return [2**n for n in range(top.bit_length()) if 2**n <= top]
 
 
-def legal_layouts(parameters: Mapping[str, Parameter], base: Mapping[str, Any]) -> Ints:
+def legal_layouts(parameters: Mapping[str, Parameter], base: Mapping[str, Any], shape: ModelShape) -> Ints:
     """Every combination of sizes that the divisibility rules allow, shape (n, 7) in the order of `LAYOUT`.
 
     A size that is no parameter (experts of a dense model) is 1.
     """
     axes = [parameters[key].choices if key in parameters else (1,) for key in LAYOUT]
     grid: Ints = np.array(list(itertools.product(*axes)), dtype=np.int64)
-    tp, pp, cp, ep, etp, vpp, mbs = grid.T
-    gpus, seq_len, gbs, kv_groups = base["world_size"], base["seq_len"], base["gbs"], base["kv_groups"]
-    dp = np.maximum(gpus // (tp * pp * cp), 1)
-    micro_batches = gbs // (mbs * dp)
-    width = 1 if base["num_experts"] and base["moe_layer_all"] else base["ffn"]
-    legal = (
-        (gpus % (tp * pp * cp) == 0)
-        & (gpus % (etp * ep * pp) == 0)
-        & (base["heads"] % tp == 0)
-        & ((kv_groups % tp == 0) | (tp % kv_groups == 0))
-        & ((width == 1) | (width % tp == 0))
-        & ((base["shared_expert_size"] or 0) % tp == 0)
-        & ((cp == 1) | (seq_len % (2 * cp) == 0))
-        & ((tp == 1) | (seq_len // cp % tp == 0))
-        & (gbs % (mbs * dp) == 0)
-        & (pp * vpp <= base["num_layers"])
-        & ((vpp == 1) | ((pp > 1) & (micro_batches >= pp) & (micro_batches % pp == 0)))
-    )
-    layouts: Ints = grid[legal]
+    columns = {**dict(zip(LAYOUT, grid.T, strict=True)), "gbs": base["gbs"], "seq_len": base["seq_len"]}
+    layouts: Ints = grid[legal(columns, shape, base["world_size"])]
     return layouts

@@ -16,7 +16,7 @@ from attune_lab.recipe.coupling import SPLIT_KEYS, account_flags, settle
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.recipe import Recipe, Value
 from attune_lab.recipe.registry import registry
-from attune_lab.recipe.shape import defaults
+from attune_lab.recipe.shape import defaults, shape_of
 from simulator.hardware import ClusterSpec
 
 MAX_TRIES = 2000
@@ -151,7 +151,7 @@ class SearchSpace:
 
     @cached_property
     def _layouts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return legal_layouts(self.parameters, self._base)
+        return legal_layouts(self.parameters, self._base, shape_of(self.baseline))
 
     def sample(self, rng: np.random.Generator) -> Recipe:
         """A recipe drawn uniformly from the legal points: a layout first, then what applies to it; illegal draws

@@ -145,12 +145,15 @@ class Jobs:
         capacity_factor: expert capacity factor, 0 for dropless.
         fp8_attention: scores and weighted sum in FP8.
         fused_experts: the experts' activation and casts run inside the grouped GEMMs.
+        overlap_tp_backward: tensor-parallel collectives of the backward pass run beside its GEMMs; off, it waits.
         partitioned_sends: without sequence parallelism, each tensor-parallel rank sends its part of a hidden state to
             the next pipeline stage, instead of each sending all of it.
         traced: not a run but the kernels of a profiler's trace, added up: nothing happens between steps, and the host
             launches no collectives.
         portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
             whatever accelerator; off, a kernel of its generation.
+        broadcast_params: each rank of a sharded optimizer broadcasts the parameters it stepped, one rank after the
+            other, in place of a gather.
         frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
         sample_len: mean tokens of the samples that are packed into a sequence and attend to themselves alone,
             0 where a sequence is one sample.
@@ -209,9 +212,11 @@ class Jobs:
     fused_experts: Bools
     portable_attention: Bools
     frozen: Bools
+    broadcast_params: Bools
     fp8_param_gather: Bools
     overlap_p2p: Bools
     partitioned_sends: Bools
+    overlap_tp_backward: Bools
     expandable_segments: Bools
     avoid_record_streams: Bools
     nvls: Bools
@@ -310,8 +315,8 @@ DEFAULTS: dict[str, Any] = {
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
-    "frozen": False, "fp8_attention": False, "fused_experts": False, "checked_collectives": False,
-    "p2p_handshake": False, "traced": False,
+    "frozen": False, "broadcast_params": False, "fp8_attention": False, "fused_experts": False,
+    "checked_collectives": False, "p2p_handshake": False, "traced": False, "overlap_tp_backward": True,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

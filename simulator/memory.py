@@ -40,7 +40,8 @@ class MemoryEstimate:
 
     Attributes:
         peak_allocated_bytes: the allocator's peak by stage, shape (B, P), 0 beyond a job's last stage.
-        peak_reserved_bytes: the same with allocator overhead and ``outside_bytes``: what must fit, (B, P).
+        peak_reserved_bytes: the same with allocator overhead and ``outside_bytes``: what must fit, (B, P). Where
+            memory ends the allocator returns what it can, so that only what cannot fit exceeds it.
         outside_bytes: CUDA context, communicators and other memory the allocator does not see, shape (B,).
         parts: allocated bytes at the fullest stage by `MEMORY_PARTS`, shapes (B,); they sum to its allocated peak.
     """
@@ -61,15 +62,12 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     parts["temporary"] = _temporaries(jobs, stages, layer, physics)
     parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages, physics)
     outside, share = _outside(jobs, physics), _reserve_share(jobs, physics)[:, None]
-    capacity = jobs.cluster.accelerator.memory_bytes
     if physics.gathers_ahead:
-        room = (capacity - outside)[:, None] / (1 + share) - _total(parts)
-        parts["buffers"] = parts["buffers"] + np.clip(_gathers_ahead(jobs, stages, physics), 0.0, np.maximum(room, 0.0))
+        room = (jobs.cluster.accelerator.memory_bytes - outside)[:, None] / (1 + share) - _total(parts)
+        waiting = np.minimum(_gathers_ahead(jobs, stages, physics), np.maximum(room, 0.0))
+        parts["buffers"] = parts["buffers"] + waiting
     allocated = np.where(stages.exists, _total(parts), 0.0)
-    # Before the allocator gives up it returns the segments that are wholly unused to the driver.
-    least = allocated * (1 + (1 - physics.reclaimed) * share) + outside[:, None]
-    reserved = np.minimum(allocated * (1 + share) + outside[:, None], np.maximum(least, capacity))
-    reserved = np.where(stages.exists, reserved, 0.0)
+    reserved = np.where(stages.exists, _reserved(jobs, physics, allocated, share, outside[:, None]), 0.0)
     fullest = np.argmax(reserved, axis=1)[:, None]
     return MemoryEstimate(
         peak_allocated_bytes=allocated,
@@ -77,6 +75,16 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
         outside_bytes=outside,
         parts={name: np.take_along_axis(parts[name], fullest, axis=1)[:, 0] for name in MEMORY_PARTS},
     )
+
+
+@recorded
+def _reserved(jobs: Jobs, physics: MemoryPhysics, allocated: Floats, share: Floats, outside: Floats) -> Floats:
+    """Device memory in use by stage: before the allocator gives up it returns segments that no tensor touches, (B, P).
+
+    **Source:** PyTorch c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks`` before an out-of-memory error.
+    """
+    least = allocated * (1 + (1 - physics.reclaimed) * share) + outside
+    return np.minimum(allocated * (1 + share) + outside, np.maximum(least, jobs.cluster.accelerator.memory_bytes))
 
 
 @recorded

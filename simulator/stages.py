@@ -178,7 +178,7 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
     for name, part in parts.items():
         replayed = again.get(name, none)
         blocks = _TENSOR_BLOCKS.get(name, 1.0 if jobs.model.shared_ffn else 0.0)
-        tp = _exposed_tensor(jobs, physics, tensor, blocks, replayed)
+        tp, beside = _exposed_tensor(jobs, physics, tensor, blocks, replayed)
         ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
         ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
         cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
@@ -186,7 +186,7 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
         checks = _check_seconds(jobs, physics, blocks)
         replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
         costs[name] = _PartCost(
-            compute=(part.forward + slow, part.backward + part.replay + slow),
+            compute=(part.forward + slow, part.backward + part.replay + slow + physics.copy_contention * beside),
             tp=tp,
             ep=ep,
             cp=cp,
@@ -209,8 +209,8 @@ def _check_seconds(jobs: Jobs, physics: Physics, blocks: float) -> Floats:
 
 def _exposed_tensor(
     jobs: Jobs, physics: Physics, tensor: tuple[Floats, Floats], blocks: float, replayed: Floats
-) -> tuple[Floats, Floats]:
-    """Forward and backward TP communication of a part that computation does not hide.
+) -> tuple[tuple[Floats, Floats], Floats]:
+    """TP communication of a part that computation does not hide, (forward, backward); seconds hidden in the latter.
 
     Backward: the gather for weight gradients and the scatter of the data gradient run beside one GEMM each, the
     all-reduce without sequence parallelism (twice the bytes) beside a single one. It needs kernels to be queued in
@@ -218,12 +218,13 @@ def _exposed_tensor(
     **Source:** Megatron-LM `core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication.
     """
     ordered = (jobs.max_connections == 1) | (jobs.cluster.accelerator.arch_major >= 10)
-    covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5)
+    covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5) * jobs.overlap_tp_backward
     shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
     gather, reduction = tensor
     forward = blocks * shown * (gather + reduction)
-    left = np.where(jobs.sequence_parallel, 1 - covered, 1 - covered / 2)
-    return forward, blocks * shown * ((2 - covered) * gather + left * reduction) + replayed * forward
+    under = covered * np.where(jobs.sequence_parallel, 1.0, 0.5)
+    backward = blocks * shown * ((2 - covered) * gather + (1 - under) * reduction)
+    return (forward, backward + replayed * forward), blocks * shown * (covered * gather + under * reduction)
 
 
 def _exposed_dispatch(

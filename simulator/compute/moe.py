@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.compute.mlp import dense_mlp
 from simulator.compute.tally import Floats, PartTime, Tally, sharded_tokens
-from simulator.job import Bools, Graph, Jobs, Recompute, has, tokens_per_rank
+from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_rates
 from simulator.models import ModelShape
 from simulator.physics import Physics
@@ -93,7 +93,8 @@ def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -
     fan = 2 if shape.gated_mlp else 1
     # Every further expert's product is a kernel of its own unless the whole group is fused; without grouping each
     # is a call of its own as well.
-    each = physics.expert_gemm_s + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
+    narrow = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
+    each = physics.expert_gemm_s + physics.expert_cast_s * narrow + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
     each = np.where(jobs.fused_experts, 0.0, each)
     dense, expert = (replace(one, tau_s=one.tau_s + each * (local_experts - 1)) for one in (rates, grouped))
     tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)

@@ -207,12 +207,15 @@ def test_swiglu_experts_are_fused_whatever_the_chain_costs():
     assert less == more
 
 
-@given(st.sampled_from([1, 2, 4, 8, 16, 32]))
-def test_each_further_expert_of_a_rank_adds_six_fixed_costs(ep):
-    """Two products, forward and both gradients."""
-    free, paid = (part_times(qwen(ep=ep), Physics(expert_gemm_s=cost))["moe"] for cost in (0.0, 1e-5))
+@given(st.sampled_from([1, 2, 4, 8, 16, 32]), st.sampled_from([Precision.BF16, Precision.FP8_TENSORWISE]))
+def test_each_further_expert_of_a_rank_adds_six_fixed_costs(ep, precision):
+    """Two products, forward and both gradients; casts come on top of narrow formats."""
+    jobs = qwen(ep=ep, precision=int(precision))
+    free = part_times(jobs, Physics(expert_gemm_s=0.0, expert_cast_s=0.0))["moe"]
+    paid = part_times(jobs, Physics(expert_gemm_s=1e-5, expert_cast_s=2e-5))["moe"]
     added = (paid.forward + paid.backward - free.forward - free.backward)[0]
-    assert added == pytest.approx(6e-5 * (128 // ep - 1), rel=1e-9, abs=1e-15)
+    each = 1e-5 if precision == Precision.BF16 else 3e-5
+    assert added == pytest.approx(6 * each * (128 // ep - 1), rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("precision", [Precision.FP8_TENSORWISE, Precision.MXFP8, Precision.NVFP4])

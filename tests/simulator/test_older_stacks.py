@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.collectives import all_reduce_seconds, tensor_group
 from simulator.compute import part_times
 from simulator.compute.tally import tensor_launches
 from simulator.hardware import parse_cluster
-from simulator.job import make_jobs
+from simulator.job import Recompute, make_jobs
 from simulator.kernels import memory_rate
 from simulator.models import model
 from simulator.posterior import DEFAULT_PHYSICS
@@ -85,3 +87,15 @@ def test_a_trace_has_no_collectives_to_launch_and_nothing_between_steps():
     slow = replace(DEFAULT_PHYSICS, step_fixed_s=1.0)
     assert simulate_step(run, slow).step_time_s[0] > simulate_step(run).step_time_s[0]
     assert simulate_step(trace, slow).step_time_s[0] == simulate_step(trace).step_time_s[0]
+
+
+@given(tp=st.sampled_from([2, 4, 8]), mbs=st.integers(1, 8), full=st.booleans())
+def test_without_overlap_every_all_reduce_is_paid(tp, mbs, full):
+    """Two for each layer's pass and one for the ends', arXiv 1909.08053 section 3; recomputing repeats the layers'."""
+    recompute = int(Recompute.FULL) if full else 0
+    jobs = gpt(tp=tp, mbs=mbs, recompute=recompute, overlap_tp_backward=False)
+    hidden = gpt(tp=tp, mbs=mbs, recompute=recompute)
+    reduce = all_reduce_seconds(tensor_group(jobs), DEFAULT_PHYSICS, np.array([2.0 * mbs * 2048 * 3072]), jobs.nvls)[0]
+    passes = 2 * (2 * 30 + 1) + (2 * 30 if full else 0)
+    assert stage_times(jobs, DEFAULT_PHYSICS).tp[0, 0] == pytest.approx(passes * reduce)
+    assert stage_times(hidden, DEFAULT_PHYSICS).tp[0, 0] < passes * reduce

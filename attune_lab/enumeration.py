@@ -1,0 +1,108 @@
+"""The best recipes of a whole search space: every legal layout, with the levers whose worth depends on the layout."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attune_lab.contracts import Estimate
+from attune_lab.cost_model import SimulatedCostModel
+from attune_lab.parameters import LAYOUT
+from attune_lab.recipe.effective import effective
+from attune_lab.recipe.jobs import job_columns
+from attune_lab.recipe.recipe import Recipe, Value
+from attune_lab.recipe.shape import shape_of
+from attune_lab.space import SearchSpace
+from simulator.enumeration import Layouts, Space, enumerate_layouts
+from simulator.hardware import ClusterSpec
+
+LEVERS = ("recompute", "dispatcher", "ep_overlap", "tp_comm_overlap")
+"""Parameters tried with every layout; all others stay as the recipe has them."""
+
+_SPARE = 10
+"""Layouts asked of the simulator for each one wanted: the recipe's stack may refuse some that the simulator prices."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One recipe of the space: the values of its layout and levers, and what the cost model expects of it."""
+
+    values: Mapping[str, Value]
+    recipe: Recipe
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class BestRecipes:
+    """What `best_recipes` returns.
+
+    Attributes:
+        best: the fastest recipes, fastest first.
+        front: recipes that no other betters in both step time and memory, fastest first.
+        legal, fitting: layouts priced, and those of them that fit in memory.
+    """
+
+    best: list[Found]
+    front: list[Found]
+    legal: int
+    fitting: int
+
+
+def best_recipes(baseline: Recipe, cluster: ClusterSpec, count: int) -> BestRecipes:
+    """The ``count`` fastest recipes around a baseline that fit in memory, by the cost model, and the Pareto front.
+
+    The simulator prices the whole space; what it finds is written as recipes, checked against every rule of the stack
+    and priced again as written, with the layers split as the recipe splits them.
+
+    Raises:
+        UserError: the baseline lacks a needed flag or uses a format that is not simulated.
+    """
+    search = SearchSpace(baseline, cluster)
+    keys = [key for key in LEVERS if key in search.parameters]
+    levers = [dict(zip(keys, values, strict=True)) for values in _choices(search, keys)]
+    space = _space(search, cluster, levers)
+    result = enumerate_layouts(space, count=_SPARE * count)
+
+    def found(layouts: Layouts) -> list[Found]:
+        sizes, chosen = np.divmod(layouts.index, len(levers))
+        values = [
+            {key: int(space.sizes[key][size]) for key in LAYOUT if key in search.parameters} | levers[lever]
+            for size, lever in zip(sizes, chosen, strict=True)
+        ]
+        recipes = [search.apply(baseline, edits) for edits in values]
+        estimates = SimulatedCostModel(cluster).estimate(recipes)
+        legal = [
+            Found(*one)
+            for one in zip(values, recipes, estimates, strict=True)
+            if one[2].fits and not search.problems(one[1])
+        ]
+        return sorted(legal, key=lambda one: one.estimate.step_time_s)
+
+    return BestRecipes(found(result.best)[:count], found(result.front), result.legal, result.fitting)
+
+
+def _choices(search: SearchSpace, keys: list[str]) -> itertools.product[tuple[Value, ...]]:
+    return itertools.product(*(search.parameters[key].choices for key in keys))
+
+
+def _space(search: SearchSpace, cluster: ClusterSpec, levers: list[dict[str, Value]]) -> Space:
+    """The recipe's search space as the simulator's: all legal sizes, deepest pipelines last, and these levers."""
+    rows = sorted(search.enumerate_layouts(), key=lambda row: row["pp"])
+    columns = [_lever_columns(search, cluster, edits) for edits in levers]
+    batch = {name: columns[0].pop(name) for name in ("gbs", "seq_len")}
+    sizes = {name: np.array([row[name] for row in rows]) for name in LAYOUT}
+    sizes |= {name: np.full(len(rows), value) for name, value in batch.items()}
+    names = columns[0].keys() - {"stage_layers", *LAYOUT}
+    tables = {name: np.array([row[name] for row in columns]) for name in sorted(names)}
+    return Space(shape_of(search.baseline), cluster, sizes, tables)
+
+
+def _lever_columns(search: SearchSpace, cluster: ClusterSpec, edits: Mapping[str, Value]) -> dict[str, Any]:
+    """Columns of the baseline with these levers, as they are on layouts where tensor parallelism has an effect."""
+    values = effective(search.apply(search.baseline, edits), cluster)
+    split = values["tp"] > 1
+    return job_columns({**values, "tp": 2, "sequence_parallel": values["sequence_parallel"] or not split})
