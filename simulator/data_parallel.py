@@ -26,6 +26,7 @@ from simulator.stages import StageTimes
 
 Floats = NDArray[np.float64]
 
+_LAYER_TENSORS = 8.0  # parameter tensors of a decoder layer: five matrices, two norms, a bias
 _ADAM_BYTES = 14.0  # per parameter: clip the gradient (8), copy the FP32 result to the model's parameter (6)
 
 
@@ -78,6 +79,8 @@ def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     checks = np.where(jobs.checked_collectives & (jobs.dp > 1), physics.check_s * jobs.dp, 0.0)
     reduce = buckets * (_reduce_seconds(jobs, physics, dense / buckets, expert / buckets) + checks)
     gather = buckets * _gather_seconds(jobs, physics, dense / buckets, expert / buckets)
+    if np.any(jobs.broadcast_params):
+        gather = np.where(jobs.broadcast_params, _broadcast_seconds(jobs, physics, dense, expert), gather)
     gather = np.where((jobs.zero_stage == 0) | jobs.frozen, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
     window = np.minimum(early, jobs.num_microbatches)
@@ -109,12 +112,12 @@ def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     gathered = _left(first, hidden * stages.forward.max(axis=1), jobs.overlap_param_gather, least)
     shown = gathered + _left(second, hidden * stages.backward.max(axis=1), jobs.overlap_grad_reduce, least)
     copied = physics.shard_copy_bytes * layers * np.where(data_group(jobs).size > 1, dense + expert, 0.0)
-    shown = shown + copied / memory_rate(jobs.cluster.accelerator, physics)
+    copies = copied / memory_rate(jobs.cluster.accelerator, physics)
     rounds = np.where(kept, 1, jobs.num_microbatches)
     # ZeRO-2 gathers the parameters that it stepped, once and before anything runs.
     after = np.where((jobs.zero_stage == 2) & ~jobs.frozen, gather, 0.0)
     return DataParallel(
-        exposed=rounds * shown + after,
+        exposed=rounds * (shown + copies) + after,
         gathered=rounds * gathered + after,
         hidden=rounds * np.maximum(first + second - shown, 0.0),
     )
@@ -158,6 +161,20 @@ def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
 
 
 @recorded
+def _broadcast_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
+    """Broadcasts of the updated parameters, one from every rank that holds any: as long as a gather, and a chunk of
+    each has to pass every rank before the next broadcast starts. Tensors are held whole, so that there are no more
+    broadcasts than tensors.
+
+    **Source:** InternLM/InternEvo@00a2a34 internlm/solver/optimizer/hybrid_zero_optim.py ``broadcast_params``.
+    """
+    tensors = _LAYER_TENSORS * jobs.stage_layers.max(axis=1)
+    time = _gather_seconds(jobs, physics, dense, expert)
+    for group, _ in _groups(jobs, dense, expert):
+        time = time + np.minimum(group.size, tensors) * (group.size - 1) * physics.broadcast_hop_s
+    return time
+
+
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:
     """Seconds of the optimizer step at the stage with most parameters, shape (B,); 0 where the matrices are frozen.
 

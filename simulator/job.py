@@ -152,6 +152,8 @@ class Jobs:
             launches no collectives.
         portable_attention: fused attention written for Ampere's matrix instructions (flash-attention 2, Triton) on
             whatever accelerator; off, a kernel of its generation.
+        broadcast_params: each rank of a sharded optimizer broadcasts the parameters it stepped, one rank after the
+            other, in place of a gather.
         frozen: only low-rank adapters are trained (LoRA): the matrices have no gradients and no optimizer state.
         sample_len: mean tokens of the samples that are packed into a sequence and attend to themselves alone,
             0 where a sequence is one sample.
@@ -210,6 +212,7 @@ class Jobs:
     fused_experts: Bools
     portable_attention: Bools
     frozen: Bools
+    broadcast_params: Bools
     fp8_param_gather: Bools
     overlap_p2p: Bools
     partitioned_sends: Bools
@@ -312,8 +315,8 @@ DEFAULTS: dict[str, Any] = {
     "cross_entropy_fusion": False, "standard_fusions": True, "fused_attention": True, "fp8_param_gather": False,
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
-    "frozen": False, "fp8_attention": False, "fused_experts": False, "checked_collectives": False,
-    "p2p_handshake": False, "traced": False, "overlap_tp_backward": True,
+    "frozen": False, "broadcast_params": False, "fp8_attention": False, "fused_experts": False,
+    "checked_collectives": False, "p2p_handshake": False, "traced": False, "overlap_tp_backward": True,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

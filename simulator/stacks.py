@@ -65,6 +65,9 @@ _BRIDGE = _stack(
     "megatron-bridge", grad_reduce_fp32=False, main_grad_bytes=2.0, cross_entropy_fusion=True,
     router_fusion=True, tp_comm_overlap=True, host_tuned=2, fp8_param_gather=True,
 )  # fmt: skip
+# Virtual stages are not told in arXiv 2504.14960, yet its runs on eight times the GPUs at one batch keep 86 % of their
+# speed, where one chunk a stage would leave 69 % at most.
+_FOLDING = _stack("megatron", interleaves=True)
 _EAGER = {"sequence_parallel": False}
 _DDP_BUCKET = 25 * 2**20 // 2  # gradients: torch's default of 25 MiB, in BF16
 _UNFUSED = {"standard_fusions": False}  # norms, activations and residuals as torch issues them
@@ -130,6 +133,7 @@ _STACKS = (
     _stack(
         "internevo",
         overlap_param_gather=False,
+        broadcast_params=True,
         grad_reduce_fp32=False,
         main_grad_bytes=2.0,
         bucket_bytes=2**29,
@@ -163,4 +167,6 @@ def stack_of(framework: str, version: str = "") -> Stack:
         return _BY_NAME["megatron-2022"]
     if framework == "Megatron-Core" and "2026" in version:  # arXiv 2603.07685 keeps 4 bytes of weight and gradient
         return _BRIDGE
+    if framework == "Megatron-Core" and "2025" in version:
+        return _FOLDING
     return _BY_NAME[_FRAMEWORKS.get(framework, MEGATRON.name)]

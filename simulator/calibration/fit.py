@@ -257,9 +257,10 @@ class _Model:
 def _regardless_of_version(batches: Sequence[Batch]) -> Batch:
     """Batches of one model, cluster and stack as one, at the pace of no version: a third fewer to simulate."""
     rows = tuple(row for batch in batches for row in batch.rows)
-    statistics = tuple(statistic for batch in batches for statistic in batch.statistics)
+    kinds = tuple(kind for batch in batches for kind in batch.statistics)
+    stated = tuple(flag for batch in batches for flag in batch.recompute_stated)
     jobs = joined([batch.jobs for batch in batches])
-    return replace(batches[0], rows=rows, jobs=jobs, version="", statistics=statistics)
+    return replace(batches[0], rows=rows, jobs=jobs, version="", statistics=kinds, recompute_stated=stated)
 
 
 def select(observations: Observations, sources: Sequence[str]) -> Bools:

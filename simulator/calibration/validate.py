@@ -25,6 +25,7 @@ Bools = NDArray[np.bool_]
 VISIBLE = 0.02
 """One published point proves no difference below about this (docs/measurements.md, change between releases)."""
 _DRAWS = 200
+_SWEEP = 8  # rows from which on a cell has an order worth judging
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,10 @@ def _speed_figures(observations: Observations, by_model: Floats, by_source: Floa
     what = "step time, all supported rows, leave-one-model-out"
     yield "time_median", _figure(_median, error[known], models[known], 0.04, f"{what}: median absolute error")
     yield "time_mean", _figure(_mean, error[known], models[known], 0.07, f"{what}: mean absolute error")
+    sound = known & ~observations.suspicious
+    what = "the same without suspicious rows"
+    yield "time_median_sound", _figure(_median, error[sound], models[sound], 0.04, f"{what}: median absolute error")
+    yield "time_mean_sound", _figure(_mean, error[sound], models[sound], 0.07, f"{what}: mean absolute error")
     bridge = known & (sources == "megatron_bridge")
     what = "Megatron-Bridge rows, leave-one-model-out: median absolute error of step time"
     yield "bridge_median", _figure(_median, error[bridge], models[bridge], 0.06, what)
@@ -178,21 +183,28 @@ def _transfer_figures(observations: Observations, speed: Floats) -> Iterator[tup
 
 
 def _order_figures(observations: Observations, speed: Floats) -> Iterator[tuple[str, Figure]]:
-    """Order and regret within the sweeps of the playbook: model x GPU count."""
+    """Order and regret within the sweeps of the playbook: model x GPU count, with and without suspicious rows."""
     from scipy.stats import kendalltau
 
-    rows = np.flatnonzero(select(observations, ["playbook"]) & np.isfinite(observations.speed) & np.isfinite(speed))
-    cells: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for row in rows.tolist():
-        cells[sweep_cell(observations.rows[row])].append(row)
-    sweeps = [np.array(members) for members in cells.values() if len(members) >= 8]
-    taus = np.array([kendalltau(speed[cell], observations.speed[cell]).statistic for cell in sweeps])
-    picked = [observations.speed[cell][speed[cell].argmax()] for cell in sweeps]
-    regret = np.array([1 - got / observations.speed[cell].max() for got, cell in zip(picked, sweeps, strict=True)])
-    names = np.arange(taus.size).astype(str)
-    what = "nanotron sweeps, model held out"
-    yield "sweep_tau", _figure(_mean, taus, names, 0.85, f"{what}: mean Kendall tau", higher_is_better=True)
-    yield "sweep_regret", _figure(_mean, regret, names, 0.03, f"{what}: mean speed lost by taking the predicted best")
+    swept = select(observations, ["playbook"]) & np.isfinite(observations.speed) & np.isfinite(speed)
+    for suffix, rows in (("", swept), ("_sound", swept & ~observations.suspicious)):
+        cells: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for row in np.flatnonzero(rows).tolist():
+            cells[sweep_cell(observations.rows[row])].append(row)
+        sweeps = [np.array(members) for members in cells.values() if len(members) >= _SWEEP]
+        taus = np.array([kendalltau(speed[cell], observations.speed[cell]).statistic for cell in sweeps])
+        picked = np.array([observations.speed[cell][speed[cell].argmax()] for cell in sweeps])
+        regret = 1 - picked / np.array([observations.speed[cell].max() for cell in sweeps])
+        names = np.arange(taus.size).astype(str)
+        what = "nanotron sweeps, model held out" + (", without suspicious rows" if suffix else "")
+        yield (
+            f"sweep_tau{suffix}",
+            _figure(_mean, taus, names, 0.85, f"{what}: mean Kendall tau", higher_is_better=True),
+        )
+        yield (
+            f"sweep_regret{suffix}",
+            _figure(_mean, regret, names, 0.03, f"{what}: mean speed lost by taking the predicted best"),
+        )
 
 
 def _lever_figures(

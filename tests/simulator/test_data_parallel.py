@@ -74,6 +74,7 @@ def test_copies_take_memory_bandwidth():
     rate = DEFAULT_PHYSICS.memory_eff * jobs.cluster.accelerator.memory_bytes_per_s
     weights = stage_times(jobs, EXPOSED).weights.sum()
     assert copied.exposed - bare.exposed == pytest.approx(4 * 14 * weights / rate)
+    assert copied.hidden == bare.hidden
 
 
 def unhidden(**columns):
@@ -109,3 +110,14 @@ def test_a_bucket_holds_whole_matrices():
 def test_checked_buckets_pay_for_every_rank():
     (plain, jobs), (checked, _) = (unhidden(zero_stage=0, bucket_bytes=1, checked_collectives=on) for on in (0, 1))
     assert checked - plain == pytest.approx(4 * jobs.model.layers * EXPOSED.check_s * jobs.dp[0])
+
+
+def test_broadcasts_move_a_gathers_bytes_and_wait_for_every_rank_in_turn():
+    jobs = llama(
+        512, zero_stage=1, broadcast_params=[False, True], overlap_param_gather=False, overlap_grad_reduce=False
+    )
+    gathered, broadcast = shown(jobs).gathered
+    waits = 8 * jobs.model.layers * (data_group(jobs).size[0] - 1)  # fewer tensors than ranks
+    assert broadcast - gathered == pytest.approx(waits * EXPOSED.broadcast_hop_s, rel=0.2)
+    node = llama(8, zero_stage=1, broadcast_params=[False, True], overlap_param_gather=False)
+    assert np.ptp(shown(node).gathered) < 0.01

@@ -192,6 +192,7 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
         vpp=[1, 2, 2, 1, 1], precision=[0, 0, 1, 0, 0], optimizer_offload=[0, 0, 0, 0, 1.0],
         permute_fusion=[1, 1, 1, 0, 1], compiled=[1, 0, 0, 0, 0], fp8_attention=[0, 0, 1, 0, 0],
         overlap_grad_reduce=[1, 1, 1, 0, 1], tp_comm_overlap=[0, 1, 0, 0, 0], zero_stage=[1, 1, 1, 1, 3],
+        broadcast_params=[1, 0, 0, 0, 0],
         p2p_handshake=True,
     )  # fmt: skip
     node = parse_cluster("8xH100-SXM5-80GB")
@@ -205,8 +206,15 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
         model("qwen3-30b-a3b"), parse_cluster("16xH100-SXM5-80GB"), gbs=512, seq_len=4096, ep=16, ep_overlap=True,
         delay_wgrad=True, sm_margin=True,
     )  # fmt: skip
+    narrow = make_jobs(
+        model("llama-3-70b"), parse_cluster("64xB200-SXM-180GB"), gbs=128, seq_len=8192, tp=4, pp=4,
+        precision=[Precision.MXFP8, Precision.NVFP4],
+    )  # fmt: skip
     efa = replace(jobs, cluster=replace(jobs.cluster, interconnect="efa"))
-    batches = (jobs, tiny, overlapped, efa)
+    ampere = make_jobs(model("llama-3-8b"), parse_cluster("8xA100-SXM4-80GB"), gbs=8, seq_len=8192)
+    clamped = make_jobs(model("gpt-oss-120b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=4096, ep=8)
+    mamba = make_jobs(model("nemotron-3-nano-30b-a3b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=8192, ep=8)
+    batches = (jobs, tiny, overlapped, narrow, ampere, clamped, mamba, efa)
     bases = [simulate_step(batch).step_time_s for batch in batches]
     for name in POSTERIOR.constants:
         factor = 1000 if name == "graph_launch_s" else 0.9  # a graph's launches bind only when they are slow
