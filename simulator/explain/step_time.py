@@ -116,7 +116,7 @@ def _part(seen: _Seen, name: str, count: float) -> Term:
             passes.append(Term(one, spent * factor, "s", f"{seconds(spent)} each{text}", children=kernels))
     each = number(cost.compute[0]) + number(cost.compute[1])
     formula = f"{seconds(each)} x {count:g} on the stage x {seen.count:,} micro-batches x {seen.pace:.4f}"
-    slowed = "slowed by expert communication"
+    slowed = "slowed by communication beside it"
     return _closed(name, each * factor, passes, slowed, formula, source=source_of(call.function))
 
 

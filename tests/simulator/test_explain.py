@@ -79,7 +79,7 @@ def test_nothing_is_left_over_where_the_parts_are_known(jobs):
     assert_sums(time)
     assert_sums(memory)
     names = {term.name for root in (time, memory) for _, term in root.walk()}
-    assert ("slowed by expert communication" in names) == bool(jobs.ep_overlap[0])
+    assert ("slowed by communication beside it" in names) == bool(jobs.ep_overlap[0] or jobs.tp[0] > 1)
     assert ("gathered weights" in names) == (jobs.zero_stage[0] == 3)
     assert ("inputs of recomputed layers" in names) == bool(jobs.recompute[0] & Recompute.FULL)
 
