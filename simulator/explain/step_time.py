@@ -180,7 +180,7 @@ def _data_parallel(seen: _Seen) -> Term:
 def _bubble(seen: _Seen) -> Term:
     """Idle time: what stages of equal work would have, and what their differences add."""
     stages, value = int(seen.jobs.pp[0]), seen.value("bubble")
-    schedule = Schedule(int(seen.jobs.schedule[0])).name
+    schedule = Schedule(int(seen.jobs.schedule[0])).name.replace("ONE_F_ONE_B", "1F1B")
     passes: Passes = seen.step.last("pipeline_times").arguments["passes"]
     work = number(seen.step.last("pipeline_times").result[0])
     slowest = float(passes.total[0].max())
@@ -207,7 +207,8 @@ def _optimizer(seen: _Seen) -> Term:
     stages = seen.step.last("stage_times").result
     held = [float(weights[0].max()) for weights in (stages.weights, stages.expert_weights)]
     children = [Term("optimizer step", number(call.result) * seen.pace, "s", source=source_of(call.function))]
-    formula = f"{held[0] / 1e9:.3g} B parameters on a rank and {held[1] / 1e9:.3g} B of experts, before sharding"
+    experts = f" and {held[1] / 1e9:.3g} B of experts" if held[1] else ""
+    formula = f"{held[0] / 1e9:.3g} B parameters{experts} on a rank before sharding"
     return _closed("optimizer", seen.value("optimizer"), children, "all-reduce of the norm", formula)
 
 

@@ -18,7 +18,7 @@ from simulator.kernels import gemm_seconds
 from simulator.memory import MEMORY_PARTS, peak_memory
 from simulator.memory_physics import MEMORY_PRIORS, MemoryPhysics
 from simulator.models import models
-from simulator.physics import PRIORS, Physics
+from simulator.physics import PRIORS, SOURCES, Physics
 from simulator.posterior import DEFAULT_PHYSICS, Posterior
 from simulator.recording import recording
 from simulator.step import BREAKDOWN, simulate_step, step_seconds
@@ -131,6 +131,8 @@ def test_influences_reach_every_level_and_carry_their_provenance():
             sizes = [abs(one.elasticity) for one in term.influences]
             assert sizes == sorted(sizes, reverse=True)
     assert all(one.what and one.source for one in found.step_time.influences)
+    [link] = [one for one in found.step_time.influences if one.constant == "link_speed"]
+    assert link.source == SOURCES["AIC"]
     product = next(t for _, t in found.step_time.walk() if t.name == "matrix product")
     assert "held-out median error" in product.source
     data = found.as_data()
