@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from test_legal_jobs import legal_jobs
 
+from simulator.calibration.report import as_json
+from simulator.calibration.validate import Figure, Validation
 from simulator.explain import explain, step_time_sd, typical_errors
 from simulator.explain.peak_memory import memory_term
 from simulator.explain.step_time import step_term
@@ -194,8 +196,10 @@ def test_one_job_is_explained_at_a_time():
 
 def test_typical_errors_are_those_of_the_report():
     row = {"group": "H100-SXM5-80GB", "time_rows": 90, "memory_rows": 0, "time_bias": 0.01, "time_median": 0.05}
-    figure = {"value": 0.04, "count": 2000}
-    content = {"figures": {"time_median": figure}, "tables": {"accelerator": [row], "model": []}}
+    figure = Figure(0.04, 0.04, 0.002, 2000, False, "step time")
+    nothing = np.zeros(0)
+    tables = {"accelerator": [row], "model": []}
+    content = as_json(Validation({"time_median": figure}, tables, nothing, nothing, nothing), {})
     errors = typical_errors("H100-SXM5-80GB", "llama-3-8b", content)
     assert [(e.of, e.among, e.median, e.bias, e.runs) for e in errors] == [
         ("step time", "H100-SXM5-80GB", 0.05, 0.01, 90),
