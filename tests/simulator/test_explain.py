@@ -12,6 +12,7 @@ from test_legal_jobs import legal_jobs
 
 from simulator.calibration.report import as_json
 from simulator.calibration.validate import Figure, Validation
+from simulator.collectives import Group, all_reduce_seconds
 from simulator.explain import explain, step_time_sd, typical_errors
 from simulator.explain.peak_memory import memory_term
 from simulator.explain.step_time import step_term
@@ -25,7 +26,7 @@ from simulator.models import models
 from simulator.physics import PRIORS, SOURCES, Physics
 from simulator.posterior import DEFAULT_PHYSICS, Posterior
 from simulator.recording import recording
-from simulator.step import BREAKDOWN, simulate_step, step_seconds
+from simulator.step import BREAKDOWN, pace, simulate_step, step_seconds
 
 
 def terms_of(jobs: Jobs) -> tuple[Term, Term]:
@@ -86,6 +87,22 @@ def test_nothing_is_left_over_where_the_parts_are_known(jobs):
     assert ("slowed by communication beside it" in names) == bool(jobs.ep_overlap[0] or jobs.tp[0] > 1)
     assert ("gathered weights" in names) == (jobs.zero_stage[0] == 3)
     assert ("inputs of recomputed layers" in names) == bool(jobs.recompute[0] & Recompute.FULL)
+
+
+@pytest.mark.parametrize("jobs", JOBS.values(), ids=JOBS)
+def test_what_closes_a_sum_is_what_it_is_called(jobs):
+    """Remainders are not where errors of the explanation hide."""
+    with recording() as calls:
+        simulate_step(jobs)
+    time, physics, slowest = step_term(jobs, calls[0]), DEFAULT_PHYSICS, pace(jobs.cluster, DEFAULT_PHYSICS)
+    hidden = calls[0].last("data_parallel").result.hidden[0]
+    slowed = named(time, "compute", "slowed by data-parallel traffic").value
+    assert slowed == pytest.approx(physics.contention * hidden * slowest, rel=1e-6)
+    once = named(time, "host", "once a step").value
+    assert once == pytest.approx(physics.step_fixed_s * slowest, rel=1e-6)
+    everyone = Group(np.array([jobs.cluster.n_gpus]), np.array([1]), jobs.cluster)
+    norm = all_reduce_seconds(everyone, physics, np.zeros(1), jobs.nvls)[0] * slowest
+    assert named(time, "optimizer", "all-reduce of the norm").value == pytest.approx(norm, rel=1e-6)
 
 
 @pytest.mark.parametrize("jobs", JOBS.values(), ids=JOBS)
