@@ -153,9 +153,8 @@ def transfer_term(name: str, call: Call, operation: str) -> Term:
     ``operation``: the collective whose table its constants come from.
     """
     jobs: Jobs = call.arguments["jobs"]
-    ways = [_transfer(one) for one in call.calls if one.name == "transfer_seconds"]
-    formula = (
-        ways[0] if len(ways) == 1 else "the longer of {} inside the fast domain and {} between domains".format(*ways)
-    )
+    ways = [_transfer(one) for one in call.calls if one.name == "transfer_seconds" and number(one.result)]
+    both = "the longer of {} inside the fast domain and {} between domains"
+    formula = both.format(*ways) if len(ways) > 1 else "".join(ways)
     source = _table_source(call, collective_entry(jobs.cluster, operation))
     return Term(name, number(call.result), "s", formula, source, inputs=tuple(collective_terms(call)))

@@ -154,7 +154,7 @@ def _priced(seen: _Seen, field: str) -> tuple[Term, ...]:
         exposed = costs.last("_exposed_dispatch")
         shown, hidden = (number(sum(seconds_)) for seconds_ in (exposed.result[0], exposed.result[1:]))
         one = transfer_term("dispatch or combine", exposed.last("dispatch_seconds"), "all_to_all")
-        text = f"of them {seconds(hidden)} beside other work"
+        text = f"of them {seconds(hidden)} beside other work" if hidden else "nothing hides them"
         return (one, Term("layer's dispatches and combines", shown + hidden, "s", text))
     ring = costs.last("ring_attention_seconds")
     return (transfer_term("key/value ring of a layer", ring, "all_gather"),)
@@ -189,7 +189,7 @@ def _bubble(seen: _Seen) -> Term:
     work = number(seen.step.last("pipeline_times").result[0])
     slowest = float(passes.total[0].max())
     formula = (
-        f"{schedule}, {stages} stages x {int(seen.jobs.vpp[0])} chunks: {seconds(work)} for the pipeline, "
+        f"{schedule}, {stages} stages with vpp {int(seen.jobs.vpp[0])}: {seconds(work)} for the pipeline, "
         f"{seen.count:,} x {seconds(slowest)} of it work of the slowest stage"
     )
     if not value:
