@@ -227,6 +227,7 @@ def _exposed_tensor(
     return (forward, backward + replayed * forward), blocks * shown * (covered * gather + under * reduction)
 
 
+@recorded
 def _exposed_dispatch(
     jobs: Jobs, physics: Physics, part: PartTime, layer: Floats, replayed: Floats
 ) -> tuple[tuple[Floats, Floats], Floats]:

@@ -19,7 +19,7 @@ from simulator.step import step_seconds
 
 Floats = NDArray[np.float64]
 
-_STEP = 1e-6  # relative move of a constant
+_STEP = 1e-5  # relative move of a constant
 _LEAST = 1e-6  # elasticities below are rounding
 
 
