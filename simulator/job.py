@@ -161,6 +161,7 @@ class Jobs:
         checked_collectives: the ranks of a collective compare its arguments over TCP before it runs
             (``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
         p2p_handshake: pipeline stages agree on the shape of a tensor before they send it.
+        stalled_sends: every pipeline transfer stops both stages for a fixed time.
     """
 
     model: ModelShape
@@ -226,6 +227,7 @@ class Jobs:
     traced: Bools
     checked_collectives: Bools
     p2p_handshake: Bools
+    stalled_sends: Bools
 
     @property
     def size(self) -> int:
@@ -316,7 +318,8 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": True, "partitioned_sends": False, "expandable_segments": False, "avoid_record_streams": False,
     "nvls": True, "sm_margin": False, "force_balance": False, "compiled": False, "portable_attention": False,
     "frozen": False, "broadcast_params": False, "fp8_attention": False, "fused_experts": False,
-    "checked_collectives": False, "p2p_handshake": False, "traced": False, "overlap_tp_backward": True,
+    "checked_collectives": False, "p2p_handshake": False, "stalled_sends": False,
+    "traced": False, "overlap_tp_backward": True,
 }  # fmt: skip
 """What a column of `make_jobs` is when it is not given."""
 

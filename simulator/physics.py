@@ -116,7 +116,7 @@ class Physics:
 
     # Collectives
     link_speed: float = constant(1.0, 0.06, "ring and in-switch rates over the kernel table's", "AIC")
-    all_to_all_speed: float = constant(1.0, 0.08, "the same of all-to-all", "AIC")
+    all_to_all_speed: float = constant(1.0, 0.05, "the same of all-to-all", "AIC")
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
     latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
     hop_latency_s: float = constant(15e-6, 0.50, "further floor for each doubling of nodes", "prior")
@@ -141,6 +141,12 @@ class Physics:
     )
     handshake_s: float = constant(
         0.3e-3, 0.50, "before a pipeline transfer whose shape is agreed on first", "Ultra-Scale Playbook, PP 8"
+    )
+    send_stall_s: float = constant(
+        0.25,
+        0.20,
+        "lost by both stages in every pipeline transfer where transfers stall",
+        "Ultra-Scale Playbook: half a second a micro-batch and neighbour in 300 of its 800 pipelines, cause unknown",
     )
     ramp: float = constant(1.0, 0.30, "square-root terms of transfers inside a domain over the table's", "AIC")
     network_ramp_s: float = constant(
@@ -186,9 +192,9 @@ class Physics:
     )
     sm_margin_relief: float = constant(0.20, 0.50, "share of the contention that an SM margin avoids", "prior")
     deepep_eff: float = constant(
-        0.97, 0.08, "DeepEP over the plain link rate", "DeepEP, 43-58 GB/s RDMA (43 of our 44)"
+        0.97, 0.04, "DeepEP over the plain link rate", "DeepEP, 43-58 GB/s RDMA (43 of our 44)"
     )
-    hybridep_eff: float = constant(1.0, 0.08, "HybridEP over the plain link rate", "MCORE, dispatch table")
+    hybridep_eff: float = constant(1.0, 0.04, "HybridEP over the plain link rate", "MCORE, dispatch table")
 
     # Optimizer, offload, scale
     host_link_eff: float = constant(0.80, 0.25, "of the host link", "prior")

@@ -137,7 +137,8 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     # The host runs ahead of the GPU, but not of every short kernel: near balance either waits for the other.
     traced = jobs.traced[:, None]  # without collectives, which are added to the trace afterwards
     kept = [np.where(traced, compute[i], busy[i]) + wait[i] for i in (0, 1)]
-    host = [np.hypot(issue[i], kept[i]) - kept[i] + wait[i] + sync[i] for i in (0, 1)]
+    stall = _stalls(jobs, physics)
+    host = [np.hypot(issue[i], kept[i]) - kept[i] + wait[i] + sync[i] + stall for i in (0, 1)]
     gemm = spread([parts[n].gemm for n in names]).sum(axis=1)
     ideal = spread([parts[n].gemm_ideal for n in names]).sum(axis=1)
     return StageTimes(
@@ -153,6 +154,15 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
         expert_weights=spread([parts[n].expert_weights for n in names], held),
         gemm_eff=ideal / gemm,
     )
+
+
+def _stalls(jobs: Jobs, physics: Physics) -> Floats | float:
+    """Time per pass and stage, shape (B, P), for which transfers with each neighbour stop it where they stall."""
+    if not np.any(jobs.stalled_sends):
+        return 0.0
+    stage, pp = np.arange(jobs.stage_layers.shape[1])[None, :], jobs.pp[:, None]
+    neighbours = ((stage > 0).astype(np.int64) + (stage < pp - 1)) * (stage < pp)
+    return np.asarray(physics.send_stall_s * neighbours * jobs.stalled_sends[:, None], dtype=np.float64)
 
 
 @recorded

@@ -196,7 +196,7 @@ def _columns(
     if stack.whole_in_pipeline and layout["pp"] > 1:
         zero_stage = min(zero_stage, 1)
     return {
-        **stack.columns(layout["pp"], zero_stage),
+        **stack.columns(cluster.n_gpus, layout["tp"], layout["pp"], zero_stage),
         **layout,
         "seq_len": positive(cells, "seq_len"),
         "precision": choice(_PRECISIONS, cells.get("precision", "") or "bf16", "precision"),

@@ -27,3 +27,17 @@ def test_nanotron_checks_collectives_with_a_pipeline():
 def test_the_network_is_that_of_the_stacks_cluster():
     assert parse_point(ROW).cluster.interconnect == "efa"
     assert parse_point(ROW | {"framework": "Megatron-Core"}).cluster.interconnect == "ib"
+
+
+def test_nanotron_stalls_in_the_transfers_of_its_largest_pipelines():
+    def stalled(**sizes):
+        return bool(
+            parse_point(ROW | {"gbs": "512"} | {k: str(v) for k, v in sizes.items()}).columns.get(
+                "stalled_sends", False
+            )
+        )
+
+    assert stalled(n_gpus=512, pp=2)
+    assert stalled(tp=32, pp=2)
+    assert not stalled(n_gpus=512)
+    assert not stalled(n_gpus=256, tp=8, pp=4)

@@ -277,3 +277,16 @@ def test_communication_on_sms_slows_what_it_hides_under():
     assert slowed(4) > 0
     assert slowed(1) == 0
     assert slowed(4, tp_backward_hidden=0.0) == 0
+
+
+def test_a_stalled_transfer_stops_a_stage_for_each_neighbour_and_pass():
+    """Two stages have one neighbour each, the inner ones of four have two: per micro-batch 2 and 4 stalls."""
+    for pp, stalls in ((2, 2), (4, 4)):
+        jobs = make_jobs(
+            model("llama-3-8b"), parse_cluster("16xH100-SXM5-80GB"), gbs=[256, 512, 256, 512], seq_len=512, pp=pp,
+            stalled_sends=[False, False, True, True],
+        )  # fmt: skip
+        quick, quick_twice, slow, slow_twice = simulate_step(jobs).step_time_s
+        more = (slow_twice - slow) - (quick_twice - quick)
+        microbatches = 256 / jobs.dp[0]
+        assert more / microbatches == pytest.approx(stalls * DEFAULT_PHYSICS.send_stall_s, rel=0.05)
