@@ -122,6 +122,9 @@ class Schedule(IntEnum):
     DUALPIPE_V = 5  # the same over two chunks a stage, placed down and up again; vpp is not read
 
 
+_SHARED = ("model", "cluster")
+
+
 @dataclass(frozen=True)
 class Jobs:
     """A batch of B training jobs of one model on one cluster. Every array has shape (B,) unless said.
@@ -130,7 +133,8 @@ class Jobs:
         tp, pp, vpp, cp, ep, etp: parallel sizes; ``vpp`` is 1 without interleaving, ``etp`` is never unset.
         schedule: a `Schedule`.
         mbs, gbs: sequences per micro-batch and per step.  seq_len: tokens per sequence.
-        stage_layers: decoder layers on each pipeline stage, shape (B, P), zero-padded; rows sum to the model's.
+        stage_layers: decoder layers on each pipeline stage, shape (B, P), zero-padded; rows sum to the model's. In
+            memory stage by stage (Fortran order), as everything computed from it: so numpy's inner loops are long.
         recompute: bits of `Recompute`.  recompute_layers: with FULL, layers per virtual stage that are
             recomputed (0: all of them).
         main_grad_bytes, main_param_bytes, moment_bytes: bytes per parameter of the gradient buffer, of the FP32
@@ -259,7 +263,8 @@ class Jobs:
 
     def take(self, index: Any) -> Jobs:
         """The jobs at ``index`` (anything numpy accepts along axis 0) as a new batch."""
-        moved = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name not in ("model", "cluster")}
+        moved = {name: column[index] for name, column in vars(self).items() if name not in _SHARED}
+        moved["stage_layers"] = self.stage_layers.T[:, index].T  # stays stage by stage in memory
         return replace(self, **moved)
 
 
@@ -269,10 +274,16 @@ def joined(batches: Sequence[Jobs]) -> Jobs:
     columns: dict[str, Any] = {
         f.name: np.concatenate([getattr(jobs, f.name) for jobs in batches])
         for f in fields(first)
-        if f.name not in ("model", "cluster", "stage_layers")
+        if f.name not in (*_SHARED, "stage_layers")
     }
-    padded = [np.pad(j.stage_layers, ((0, 0), (0, deepest - j.stage_layers.shape[1]))) for j in batches]
-    return replace(first, stage_layers=np.concatenate(padded), **columns)
+    padded = [np.pad(j.stage_layers.T, ((0, deepest - j.stage_layers.shape[1]), (0, 0))) for j in batches]
+    return replace(first, stage_layers=np.concatenate(padded, axis=1).T, **columns)
+
+
+def stage_numbers(jobs: Jobs) -> Ints:
+    """0, 1, 2, ... along the stages, shape (B, P), in memory as `Jobs.stage_layers`."""
+    numbers: Ints = np.repeat(np.arange(jobs.stage_layers.shape[1]), jobs.size).reshape(-1, jobs.size).T
+    return numbers
 
 
 def has(bits: Ints, flag: int) -> Bools:
@@ -351,7 +362,7 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     elif not isinstance(stage_layers, np.ndarray):
         stage_layers = _padded(stage_layers)
     stage_layers = np.broadcast_to(np.atleast_2d(stage_layers), (arrays["pp"].shape[0], stage_layers.shape[-1]))
-    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers.astype(np.int64, copy=False), **arrays)
+    return Jobs(model=model, cluster=cluster, stage_layers=np.asfortranarray(stage_layers, dtype=np.int64), **arrays)
 
 
 def _padded(stage_layers: Sequence[Any]) -> Ints:
@@ -362,7 +373,7 @@ def _padded(stage_layers: Sequence[Any]) -> Ints:
 
 def even_stage_layers(layers: int, pp: Ints) -> Ints:
     """Layers per stage when split evenly, shape (B, max pp); the remainder goes to the first stages."""
-    stage = np.arange(int(pp.max()))[None, :]
-    base, rest = layers // pp[:, None], layers % pp[:, None]
-    split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
+    stage = np.arange(int(pp.max()))[:, None]
+    base, rest = layers // pp, layers % pp
+    split: Ints = np.where(stage < pp, base + (stage < rest), 0).T
     return split

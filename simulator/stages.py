@@ -25,7 +25,17 @@ from simulator.compute import (
     recomputed_share,
     sharded_tokens,
 )
-from simulator.job import Dispatcher, Jobs, Offload, Recompute, Schedule, has, offloaded_share, tokens_per_rank
+from simulator.job import (
+    Dispatcher,
+    Jobs,
+    Offload,
+    Recompute,
+    Schedule,
+    has,
+    offloaded_share,
+    stage_numbers,
+    tokens_per_rank,
+)
 from simulator.physics import Physics
 from simulator.pipeline import held_by_rank
 from simulator.placement import layer_parts
@@ -39,6 +49,9 @@ _QUEUED = 0.9  # of that overlap where one hardware connection before Blackwell 
 _UNDER_SHARED = 3.0  # forward times of the shared experts: their forward, and a backward of twice that
 _UNDER_OFFLOAD = 0.8  # of a stage's pass, for moving its activations
 _OFFLOAD_SHOWN = 0.05  # of the move shows anyway
+
+_NOTHING = np.zeros(1)
+"""Seconds of what a part does not have."""
 
 # Tensor-parallel blocks (gather and scatter) in each part; the embedding only scatters, the head only gathers.
 _TENSOR_BLOCKS = {"attention": 1.0, "mamba": 1.0, "mlp": 1.0, "mtp": 1.0, "embedding": 0.5, "head": 0.5}
@@ -82,8 +95,8 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
     Embedding first; head, and MTP with a layer and a head of its own, last.
     """
     shape, counts = jobs.model, layer_parts(jobs)
-    stage = np.arange(jobs.stage_layers.shape[1])[None, :]
-    first = (stage == 0).astype(np.float64) * np.ones((jobs.size, 1))
+    stage = stage_numbers(jobs)
+    first = (stage == 0).astype(np.float64)
     last = (stage == jobs.last_stage[:, None]).astype(np.float64)
     if shape.mtp_layers:
         counts["mtp"] = shape.mtp_layers * last
@@ -122,7 +135,10 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     held, crossed = _contents(jobs, [counts[n] for n in names])
 
     def spread(columns: list[Floats], count: Floats = crossed) -> Floats:
-        summed: Floats = np.einsum("bpk,bk->bp", count, np.stack(columns, axis=-1))
+        summed = np.zeros_like(count[..., 0])
+        for part, column in enumerate(columns):
+            if column is not _NOTHING:
+                summed += count[..., part] * column[:, None]
         return summed
 
     def both(field: str) -> tuple[Floats, Floats]:
@@ -158,8 +174,9 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
 @recorded
 def _contents(jobs: Jobs, counts: list[Floats]) -> tuple[Floats, Floats]:
     """Parts that a rank holds, and those that one micro-batch crosses on it: shapes (B, P, parts)."""
-    held = np.stack([held_by_rank(jobs, count) for count in counts], axis=-1)
-    return held, held * np.where(jobs.schedule == Schedule.DUALPIPE, 0.5, 1.0)[:, None, None]
+    held = np.stack([held_by_rank(jobs, count).T for count in counts]).T
+    twice = jobs.schedule == Schedule.DUALPIPE
+    return held, held * np.where(twice, 0.5, 1.0)[:, None, None] if np.any(twice) else held
 
 
 @recorded
@@ -170,18 +187,17 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
     again["moe"] = np.where(has(bits, Recompute.MOE), 1.0, full)
     tensor = tensor_seconds(jobs, physics)
     layer = sum((parts[n].forward + parts[n].backward for n in ("attention", "moe") if n in parts), np.zeros(jobs.size))
-    none = np.zeros(jobs.size)
     few_sms = jobs.dispatcher == Dispatcher.HYBRIDEP
     contention = np.where(few_sms, physics.contention, physics.copy_contention)
     contention = contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0)
     costs = {}
     for name, part in parts.items():
-        replayed = again.get(name, none)
+        replayed = again.get(name, _NOTHING)
         blocks = _TENSOR_BLOCKS.get(name, 1.0 if jobs.model.shared_ffn else 0.0)
         tp, beside = _exposed_tensor(jobs, physics, tensor, blocks, replayed)
-        ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
+        ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((_NOTHING, _NOTHING), _NOTHING)
         ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
-        cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
+        cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (_NOTHING, _NOTHING)
         slow = contention * hidden / 2
         checks = _check_seconds(jobs, physics, blocks)
         replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
