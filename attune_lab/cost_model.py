@@ -23,6 +23,8 @@ from simulator.posterior import DEFAULT_PHYSICS
 from simulator.step import simulate_step
 
 if TYPE_CHECKING:
+    from simulator.explain import Explanation
+    from simulator.job import Jobs
     from simulator.timeline import Timeline
 
 
@@ -64,8 +66,32 @@ class SimulatedCostModel:
         """
         from simulator.timeline import timeline  # loads SimPy
 
+        return timeline(self._job(recipe), self._physics)
+
+    def explain(self, recipe: Recipe) -> Explanation:
+        """The prediction for a recipe that has an estimate, taken apart.
+
+        Raises:
+            UserError: it has no estimate.
+        """
+        from simulator.explain import explain
+
+        return explain(self._job(recipe), self._physics)
+
+    def step_time_sd_s(self, recipe: Recipe) -> float:
+        """Standard deviation of its predicted step time that is left by the uncertainty of the constants, seconds.
+
+        Raises:
+            UserError: it has no estimate.
+        """
+        from simulator.explain import step_time_sd
+
+        return float(step_time_sd(self._job(recipe), self._physics)[0])
+
+    def _job(self, recipe: Recipe) -> Jobs:
+        """A batch of this recipe alone."""
         values = effective(recipe, self._cluster)
-        return timeline(jobs_from_columns([job_columns(values)], shape_of(recipe), self._cluster), self._physics)
+        return jobs_from_columns([job_columns(values)], shape_of(recipe), self._cluster)
 
     def _refuse_format(self, values: Mapping[str, Any]) -> None:
         """Raise UserError where the accelerator has no units for the recipe's number format."""

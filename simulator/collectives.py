@@ -142,7 +142,7 @@ def gather_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
 
 @recorded
 def scatter_seconds(group: Group, physics: Physics, whole: Floats) -> Floats:
-    """Seconds of a reduce-scatter (ring) of a buffer of ``whole`` bytes, shape (B,).  **Source:** as a gather."""
+    """Seconds of a reduce-scatter (ring) of a buffer of ``whole`` bytes, shape (B,).  **Source:** NCCL's ring."""
     return _ring_seconds(group, physics, whole, "reduce_scatter")
 
 

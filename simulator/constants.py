@@ -34,6 +34,12 @@ class Prior:
         odds = share / (1 - share) * math.exp(self.sd / (1 - share) * by)
         return self.below * odds / (1 + odds)
 
+    def slope(self, value: float) -> float:
+        """Relative change of a constant that has this value when it moves by one (small) standard deviation."""
+        if math.isinf(self.below):
+            return self.sd
+        return self.sd * (1 - value / self.below) / (1 - self.value / self.below)
+
 
 def constant(value: float, sd: float, what: str, source: str, *, below: float = math.inf) -> Any:
     """A dataclass field that carries its prior; see `Prior` for the arguments."""

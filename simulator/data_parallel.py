@@ -160,7 +160,6 @@ def _gather_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
     return time
 
 
-@recorded
 def _broadcast_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats) -> Floats:
     """Broadcasts of the updated parameters, one from every rank that holds any: as long as a gather, and a chunk of
     each has to pass every rank before the next broadcast starts. Tensors are held whole, so that there are no more
@@ -175,6 +174,7 @@ def _broadcast_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floa
     return time
 
 
+@recorded
 def optimizer_seconds(jobs: Jobs, physics: Physics, stages: StageTimes) -> Floats:
     """Seconds of the optimizer step at the stage with most parameters, shape (B,); 0 where the matrices are frozen.
 

@@ -57,6 +57,7 @@ class StageContents:
         )
 
 
+@recorded
 def model_state(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> dict[str, Floats]:
     """Weights, gradients and optimizer state by stage, bytes, shapes (B, P).
 

@@ -63,6 +63,7 @@ class StepEstimate:
     diagnostics: dict[str, Floats]
 
 
+@recorded
 def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimate:
     """Time, breakdown and memory of one optimizer step of every job.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attune_lab.cli.explain import errors_of, explanation_of, show_errors, show_explanation
 from attune_lab.cli.output import CarryOver, ClusterName, Json, RecipeName, emit, printable, table
 
 if TYPE_CHECKING:
@@ -26,12 +27,22 @@ Timeline = Annotated[
     ),
 ]
 
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Why: every number opened into its parts, with formulas, constants and sources."),
+]
+ExplainDepth = Annotated[
+    int, typer.Option("--explain-depth", min=1, metavar="N", help="Levels of parts to print; --json has all of them.")
+]
+
 
 def simulate(
     recipe: RecipeName,
     cluster: ClusterName,
     carry_over: CarryOver = None,
     timeline: Timeline = None,
+    explain: Explain = False,
+    explain_depth: ExplainDepth = 2,
     as_json: Json = False,
 ) -> None:
     """Step time, throughput, memory per stage and breakdown of one recipe, by the cost model.
@@ -48,13 +59,23 @@ def simulate(
     if estimate.problems:
         raise UserError(f"{recipe} cannot be simulated on {bench.cluster.name}: {'; '.join(estimate.problems)}")
     data = _data(estimate, bench.cluster.accelerator.name)
+    data |= errors_of(bench)
     data["recipe"] = recipe
     data["cluster"] = bench.cluster.name
     data["warnings"] = list(bench.warnings)
     data["carried_over"] = [asdict(change) for change in bench.carried_over]
     if timeline is not None:
         data["timeline"] = _write_timeline(timeline, bench, recipe)
-    emit(data, as_json=as_json, render=lambda console: _render(console, data))
+    explanation = explanation_of(bench) if explain else None
+    if explanation is not None:
+        data["explain"] = explanation.as_data()
+
+    def render(console: Console) -> None:
+        _render(console, data)
+        if explanation is not None:
+            show_explanation(console, explanation, explain_depth)
+
+    emit(data, as_json=as_json, render=render)
     if data["status"] != "ok":
         raise typer.Exit(1)
 
@@ -128,6 +149,7 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         f"{data['model_tflops_per_gpu']:.0f} model TFLOP/s/GPU   "
         f"MFU {100 * data['mfu']:.1f} % of {data['mfu_peak_tflops']:.0f} TFLOP/s"
     )
+    show_errors(console, data)
     console.print(
         f"  peak {data['peak_memory_gib']:.1f} of {data['memory_capacity_gib']:.1f} GiB: {verdict}   "
         f"per stage: {' '.join(f'{value:.0f}' for value in data['stage_memory_gib'])}"

@@ -28,3 +28,10 @@ def test_every_constant_says_what_it_is_and_where_it_comes_from():
     assert all(prior.what and prior.source and prior.value > 0 for prior in PRIORS.values())
     assert all(prior.value < prior.below for prior in PRIORS.values())
     assert set(PRIORS) >= SOFTWARE
+
+
+@given(st.floats(0.05, 0.95), st.floats(0.01, 0.3), st.sampled_from([1.0, math.inf]), shifts)
+def test_the_slope_is_the_derivative_of_the_move(value, sd, below, by):
+    prior = Prior(value, sd, "", "", below)
+    here, there = prior.moved(by), prior.moved(by + 1e-5)
+    assert prior.slope(here) == pytest.approx(math.log(there / here) / 1e-5, rel=1e-3, abs=1e-9)
