@@ -7,11 +7,12 @@ move is an array of shape (B,), so that a formula is written once and prices a w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
+from functools import cached_property, wraps
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from simulator.models import ModelShape
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 
 class Precision(IntEnum):
@@ -120,9 +122,6 @@ class Schedule(IntEnum):
     ZB_V = 3  # zero bubble over two chunks a stage, placed down and up again; vpp is not read
     DUALPIPE = 4  # micro-batches enter from both ends, so that a rank holds two stages
     DUALPIPE_V = 5  # the same over two chunks a stage, placed down and up again; vpp is not read
-
-
-_SHARED = ("model", "cluster")
 
 
 @dataclass(frozen=True)
@@ -236,26 +235,26 @@ class Jobs:
         """Number of jobs B."""
         return int(self.tp.shape[0])
 
-    @property
+    @cached_property
     def dp(self) -> Ints:
         """Data-parallel size of the dense part, shape (B,): GPUs / (tp pp cp)."""
         size: Ints = np.maximum(self.cluster.n_gpus // (self.tp * self.pp * self.cp), 1)
         return size
 
-    @property
+    @cached_property
     def expert_dp(self) -> Ints:
         """Data-parallel size of the experts, shape (B,): GPUs / (etp ep pp)."""
         size: Ints = np.maximum(self.cluster.n_gpus // (self.etp * self.ep * self.pp), 1)
         return size
 
-    @property
+    @cached_property
     def last_stage(self) -> Ints:
         """Pipeline stage of the final layers and the head, shape (B,): the first one where chunks form a V."""
         folded = (self.schedule == Schedule.ZB_V) | (self.schedule == Schedule.DUALPIPE_V)
         stage: Ints = np.where(folded, 0, self.pp - 1)
         return stage
 
-    @property
+    @cached_property
     def num_microbatches(self) -> Ints:
         """Micro-batches per step and data-parallel rank, shape (B,)."""
         count: Ints = np.maximum(self.gbs // (self.mbs * self.dp), 1)
@@ -263,23 +262,40 @@ class Jobs:
 
     def take(self, index: Any) -> Jobs:
         """The jobs at ``index`` (anything numpy accepts along axis 0) as a new batch."""
-        moved = {name: column[index] for name, column in vars(self).items() if name not in _SHARED}
+        moved = {name: getattr(self, name)[index] for name in _COLUMNS}
         moved["stage_layers"] = self.stage_layers.T[:, index].T  # stays stage by stage in memory
         return replace(self, **moved)
+
+
+_COLUMNS = tuple(f.name for f in fields(Jobs) if f.name not in ("model", "cluster"))
+
+
+def once(function: Callable[[Jobs], T]) -> Callable[[Jobs], T]:
+    """``function``, called once for each batch. What it returns is shared: it must not be written to."""
+    key = f"{function.__module__}.{function.__name__}"
+
+    @wraps(function)
+    def known(jobs: Jobs) -> T:
+        held = vars(jobs)
+        if key not in held:
+            held[key] = function(jobs)
+        found: T = held[key]
+        return found
+
+    return known
 
 
 def joined(batches: Sequence[Jobs]) -> Jobs:
     """One batch of the jobs of several, in order; all of one model and cluster."""
     first, deepest = batches[0], max(jobs.stage_layers.shape[1] for jobs in batches)
     columns: dict[str, Any] = {
-        f.name: np.concatenate([getattr(jobs, f.name) for jobs in batches])
-        for f in fields(first)
-        if f.name not in (*_SHARED, "stage_layers")
+        name: np.concatenate([getattr(jobs, name) for jobs in batches]) for name in _COLUMNS if name != "stage_layers"
     }
     padded = [np.pad(j.stage_layers.T, ((0, deepest - j.stage_layers.shape[1]), (0, 0))) for j in batches]
     return replace(first, stage_layers=np.concatenate(padded, axis=1).T, **columns)
 
 
+@once
 def stage_numbers(jobs: Jobs) -> Ints:
     """0, 1, 2, ... along the stages, shape (B, P), in memory as `Jobs.stage_layers`."""
     numbers: Ints = np.repeat(np.arange(jobs.stage_layers.shape[1]), jobs.size).reshape(-1, jobs.size).T
@@ -292,12 +308,14 @@ def has(bits: Ints, flag: int) -> Bools:
     return held
 
 
+@once
 def tokens_per_rank(jobs: Jobs) -> Floats:
     """Tokens of one micro-batch on one tensor-parallel group, shape (B,)."""
     tokens: Floats = jobs.mbs * jobs.seq_len / jobs.cp
     return tokens
 
 
+@once
 def offloaded_share(jobs: Jobs) -> Floats:
     """Share of the layers whose activations go to host memory as a whole, shape (B,)."""
     asked, held = jobs.offload_layers, np.maximum(jobs.stage_layers.max(axis=1), 1)
@@ -305,6 +323,20 @@ def offloaded_share(jobs: Jobs) -> Floats:
     return np.where(has(jobs.offload, Offload.LAYER), share, 0.0)
 
 
+def present(column: Ints) -> list[int]:
+    """The values that occur in a column of small numbers, ascending."""
+    values: list[int] = np.flatnonzero(np.bincount(column)).tolist()
+    return values
+
+
+@once
+def is_narrow(jobs: Jobs) -> Bools:
+    """Where the large GEMMs run in less than 16 bits, shape (B,)."""
+    bits: Bools = (jobs.precision != Precision.BF16) & (jobs.precision != Precision.FP16)
+    return bits
+
+
+@once
 def hidden_shards(jobs: Jobs) -> Floats:
     """Ranks a hidden state is spread over outside the tensor-parallel GEMMs, shape (B,): TP with sequence parallelism.
 

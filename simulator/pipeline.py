@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Bools, Ints, Jobs, Schedule, stage_numbers
+from simulator.job import Bools, Ints, Jobs, Schedule, present, stage_numbers
 from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
@@ -120,14 +120,14 @@ def pipeline_seconds(pipelines: Pipelines, passes: Passes, send: Floats | float 
     2412.19437 Table 2.
     """
     send = np.broadcast_to(np.asarray(send, dtype=np.float64), pipelines.stages.shape)
-    kinds = np.unique(pipelines.schedule)
-    if kinds.size == 1:
-        return _of_one_schedule(Schedule(int(kinds[0])), pipelines, passes, send)
+    kinds = present(pipelines.schedule)
+    if len(kinds) == 1:
+        return _of_one_schedule(Schedule(kinds[0]), pipelines, passes, send)
     seconds = np.empty(send.shape)
     for kind in kinds:
         at = pipelines.schedule == kind
         chosen = Passes(passes.forward[at], passes.backward[at], passes.weight[at])
-        seconds[at] = _of_one_schedule(Schedule(int(kind)), pipelines.take(at), chosen, send[at])
+        seconds[at] = _of_one_schedule(Schedule(kind), pipelines.take(at), chosen, send[at])
     return seconds
 
 
@@ -228,9 +228,9 @@ def _ping_pong(pipelines: Pipelines, both: Floats, send: Floats, held: Floats) -
     while 2 * width < len(both):
         run = run[:-width] + run[width:] + gap[width - 1 : len(run) - 1]
         width *= 2
-        gain = np.maximum(gain, pairs // width * (run.max(axis=0) - width * slowest))
+        gain = np.maximum(gain, np.floor(pairs / width) * (run.max(axis=0) - width * slowest))
     everything = both.sum(axis=0) + 2 * (stages - 1) * send - stages * both
-    return np.where(plain, np.maximum(gain, pairs // stages * everything), 0.0)
+    return np.where(plain, np.maximum(gain, np.floor(pairs / stages) * everything), 0.0)
 
 
 def _running(step: np.ufunc, rows: Floats) -> Floats:
