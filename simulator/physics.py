@@ -3,23 +3,28 @@
 What belongs to one accelerator (kernels, collectives) is a table in `simulator.kernel_tables`; the fields here
 are either universal or multipliers of those tables, so that a world or a calibration moves plain floats with
 `dataclasses.replace`.
-
-Sources by short name:
-    AIC    ai-dynamo/aiconfigurator@095f58a kernel tables (Apache-2.0), constants fitted on them
-    MLE    stas00/ml-engineering@744d01e network and accelerator pages
-    DeepEP deepseek-ai/DeepEP@dd758ca docs/legacy.md
-    MCORE  arXiv 2603.07685 (Megatron-Core MoE)
-    SimuMax MooreThreads/SimuMax@4dcaae5
-    vTrain VIA-Research/vTrain@f8dda84 data/, measured iteration times
-    prior  an engineering estimate without a published measurement; the first thing to calibrate
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from simulator.constants import constant, priors
 from simulator.memory_physics import MemoryPhysics
+
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {
+        "AIC": "ai-dynamo/aiconfigurator@095f58a kernel tables (Apache-2.0), constants fitted on them",
+        "MLE": "stas00/ml-engineering@744d01e network and accelerator pages",
+        "DeepEP": "deepseek-ai/DeepEP@dd758ca docs/legacy.md",
+        "MCORE": "arXiv 2603.07685 (Megatron-Core MoE)",
+        "SimuMax": "MooreThreads/SimuMax@4dcaae5",
+        "vTrain": "VIA-Research/vTrain@f8dda84 data/, measured iteration times",
+    }
+)
+"""Short names of the sources below; a *prior* is an engineering estimate without a published measurement."""
 
 
 @dataclass(frozen=True)

@@ -245,6 +245,7 @@ def _exposed_tensor(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats, Float
     return forward, backward, shown * (covered * gather + under * reduction)
 
 
+@recorded
 def _exposed_dispatch(
     jobs: Jobs, physics: Physics, part: PartTime, layer: Floats, replayed: Floats
 ) -> tuple[tuple[Floats, Floats], Floats]:

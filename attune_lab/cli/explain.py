@@ -48,7 +48,7 @@ def show_errors(console: Console, data: dict[str, Any]) -> None:
         among = "of all kinds" if error["among"] == "all" else f"for {error['among']}"
         console.print(
             f"  {error['of']}: predictions {among} were off by {100 * error['median']:.1f} % "
-            f"(median, {error['runs']:,} published runs)",
+            f"(median, held out, {error['runs']:,} published runs)",
             markup=False,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,13 +13,13 @@ from numpy.typing import NDArray
 from simulator.constants import Prior
 from simulator.explain.terms import Influence, Path, Term
 from simulator.job import Jobs
-from simulator.physics import PRIORS, Physics
+from simulator.physics import PRIORS, SOURCES, Physics
 from simulator.posterior import POSTERIOR, Posterior
 from simulator.step import step_seconds
 
 Floats = NDArray[np.float64]
 
-_STEP = 1e-6  # relative move of a constant
+_STEP = 1e-5  # relative move of a constant
 _LEAST = 1e-6  # elasticities below are rounding
 
 
@@ -72,8 +73,15 @@ def with_influences(
             change = (after.get(path, term.value) - term.value) / _STEP
             if term.value and abs(change) > _LEAST * abs(term.value):
                 elasticity = change / term.value
-                found[path].append(Influence(name, elasticity, value, prior.value, sd, prior.what, prior.source))
+                found[path].append(
+                    Influence(name, elasticity, value, prior.value, sd, prior.what, _spelled(prior.source))
+                )
     return _with(tree, found)
+
+
+def _spelled(source: str) -> str:
+    """A source with its short names written out."""
+    return re.sub(r"(?<![\w/-])\w+(?![\w@/-])", lambda name: SOURCES.get(name[0], name[0]), source)
 
 
 def _with(term: Term, found: Mapping[Path, list[Influence]]) -> Term:

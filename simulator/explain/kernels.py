@@ -147,8 +147,14 @@ def _transfer(moved: Call) -> str:
     return f"{quantity(sent)} at {quantity(rate, 'B/s')} with ramp, {seconds(number(moved.result))}"
 
 
-def transfer_term(name: str, call: Call, jobs: Jobs, operation: str) -> Term:
-    """A price whose own transfers are told apart: expert dispatch, key/value ring, pipeline send."""
-    moves = [f"{_transfer(one)}" for one in call.calls if one.name == "transfer_seconds" and number(one.result)]
+def transfer_term(name: str, call: Call, operation: str) -> Term:
+    """A transfer that is no plain collective: expert dispatch, key/value ring, send to the next stage.
+
+    ``operation``: the collective whose table its constants come from.
+    """
+    jobs: Jobs = call.arguments["jobs"]
+    ways = [_transfer(one) for one in call.calls if one.name == "transfer_seconds" and number(one.result)]
+    both = "the longer of {} inside the fast domain and {} between domains"
+    formula = both.format(*ways) if len(ways) > 1 else "".join(ways)
     source = _table_source(call, collective_entry(jobs.cluster, operation))
-    return Term(name, number(call.result), "s", "; ".join(moves), source, inputs=tuple(collective_terms(call)))
+    return Term(name, number(call.result), "s", formula, source, inputs=tuple(collective_terms(call)))

@@ -72,6 +72,11 @@ class _Seen:
         """Seconds of a step for a second of one micro-batch."""
         return self.count * self.pace
 
+    @property
+    def repeats(self) -> str:
+        """The factors of `micro`, for reading."""
+        return f"{self.count:,} micro-batches x {self.pace:.4f}"
+
     def value(self, part: str) -> float:
         return number(self.step.result.breakdown_s[part])
 
@@ -115,7 +120,7 @@ def _part(seen: _Seen, name: str, count: float) -> Term:
             text = ", the recomputed kernels again" if one == "replay" else ""
             passes.append(Term(one, spent * factor, "s", f"{seconds(spent)} each{text}", children=kernels))
     each = number(cost.compute[0]) + number(cost.compute[1])
-    formula = f"{seconds(each)} x {count:g} on the stage x {seen.count:,} micro-batches x {seen.pace:.4f}"
+    formula = f"{seconds(each)} x {count:g} on the stage x {seen.repeats}"
     slowed = "slowed by communication beside it"
     return _closed(name, each * factor, passes, slowed, formula, source=source_of(call.function))
 
@@ -130,10 +135,11 @@ def _communication(seen: _Seen, part: str, field: str, what: str) -> Term:
                 Term(one, value * count * seen.micro, "s", f"{seconds(value)} each")
                 for one, value in zip(("forward", "backward"), both, strict=True)
             )
-            formula = f"{seconds(sum(both))} x {count:g} on the stage x {seen.count:,} micro-batches"
+            formula = f"{seconds(sum(both))} x {count:g} on the stage x {seen.repeats}"
             children.append(Term(name, sum(both) * count * seen.micro, "s", formula, children=passes))
     if not children:
-        return Term(part, seen.value(part), "s", f"none: {field} is {int(getattr(seen.jobs, field)[0])}")
+        none = "all of it is hidden" if getattr(seen.jobs, field)[0] > 1 else f"{field} is 1"
+        return Term(part, seen.value(part), "s", f"none: {none}")
     return Term(part, seen.value(part), "s", what, children=tuple(children), inputs=_priced(seen, field))
 
 
@@ -145,18 +151,20 @@ def _priced(seen: _Seen, field: str) -> tuple[Term, ...]:
         used = {number(one) for one in tensor.result}
         return tuple(term for term in collective_terms(tensor) if term.value in used)
     if field == "ep":
-        return (
-            transfer_term("dispatch or combine of a layer", costs.last("dispatch_seconds"), seen.jobs, "all_to_all"),
-        )
+        exposed = costs.last("_exposed_dispatch")
+        shown, hidden = (number(sum(seconds_)) for seconds_ in (exposed.result[0], exposed.result[1:]))
+        one = transfer_term("dispatch or combine", exposed.last("dispatch_seconds"), "all_to_all")
+        text = f"of them {seconds(hidden)} beside other work" if hidden else "nothing hides them"
+        return (one, Term("layer's dispatches and combines", shown + hidden, "s", text))
     ring = costs.last("ring_attention_seconds")
-    return (transfer_term("key/value ring of a layer", ring, seen.jobs, "all_gather"),)
+    return (transfer_term("key/value ring of a layer", ring, "all_gather"),)
 
 
 def _sends(seen: _Seen) -> Term:
     send = seen.step.last("send_seconds")
     if not number(send.result):
         return Term("exposed_pp", seen.value("exposed_pp"), "s", "none: pp is 1")
-    priced = transfer_term("send to the next stage", send, seen.jobs, "all_gather")
+    priced = transfer_term("send to the next stage", send, "all_gather")
     formula = f"what sends of {seconds(number(send.result))} add to the pipeline"
     source = source_of(seen.step.last("pipeline_times").function)
     return Term("exposed_pp", seen.value("exposed_pp"), "s", formula, source, inputs=(priced,))
@@ -167,11 +175,7 @@ def _data_parallel(seen: _Seen) -> Term:
     gathered = number(call.result.gathered) * seen.pace
     children = [Term("gathering parameters", gathered, "s")] if gathered else []
     hidden = number(call.result.hidden)
-    formula = (
-        f"gradients and parameters of the largest stage; {seconds(hidden)} more are hidden"
-        if value or hidden
-        else "none"
-    )
+    formula = f"gradients and parameters of the largest stage; {seconds(hidden)} more are hidden"
     unused = "all_reduce_seconds" if seen.jobs.zero_stage[0] else "scatter_seconds"
     inputs = tuple(collective_terms(call, unused=unused))
     return _closed("exposed_dp", value, children, "reducing gradients", formula, inputs=inputs)
@@ -180,12 +184,12 @@ def _data_parallel(seen: _Seen) -> Term:
 def _bubble(seen: _Seen) -> Term:
     """Idle time: what stages of equal work would have, and what their differences add."""
     stages, value = int(seen.jobs.pp[0]), seen.value("bubble")
-    schedule = Schedule(int(seen.jobs.schedule[0])).name
+    schedule = Schedule(int(seen.jobs.schedule[0])).name.replace("ONE_F_ONE_B", "1F1B")
     passes: Passes = seen.step.last("pipeline_times").arguments["passes"]
     work = number(seen.step.last("pipeline_times").result[0])
     slowest = float(passes.total[0].max())
     formula = (
-        f"{schedule}, {stages} stages x {int(seen.jobs.vpp[0])} chunks: {seconds(work)} for the pipeline, "
+        f"{schedule}, {stages} stages with vpp {int(seen.jobs.vpp[0])}: {seconds(work)} for the pipeline, "
         f"{seen.count:,} x {seconds(slowest)} of it work of the slowest stage"
     )
     if not value:
@@ -207,20 +211,15 @@ def _optimizer(seen: _Seen) -> Term:
     stages = seen.step.last("stage_times").result
     held = [float(weights[0].max()) for weights in (stages.weights, stages.expert_weights)]
     children = [Term("optimizer step", number(call.result) * seen.pace, "s", source=source_of(call.function))]
-    formula = f"{held[0] / 1e9:.3g} B parameters on a rank and {held[1] / 1e9:.3g} B of experts, before sharding"
+    experts = f" and {held[1] / 1e9:.3g} B of experts" if held[1] else ""
+    formula = f"{held[0] / 1e9:.3g} B parameters{experts} on a rank before sharding"
     return _closed("optimizer", seen.value("optimizer"), children, "all-reduce of the norm", formula)
 
 
 def _host(seen: _Seen) -> Term:
-    gaps = seen.stage_value("host") * seen.micro
-    children = [
-        Term(
-            "launches, synchronisation, offload",
-            gaps,
-            "s",
-            f"{seconds(seen.stage_value('host'))} x {seen.count:,} micro-batches",
-        )
-    ]
+    gap = seen.stage_value("host")
+    text = f"{seconds(gap)} x {seen.repeats}"
+    children = [Term("launches, synchronisation, offload", gap * seen.micro, "s", text)]
     issued = []
     for name, count in seen.parts.items():
         forward, backward = (number(one) for one in seen.cost(name).issue)

@@ -1,6 +1,8 @@
 """Explanations add up to what they explain, and name every constant that a prediction rests on."""
 
 import itertools
+import math
+import re
 from dataclasses import fields, replace
 
 import numpy as np
@@ -8,6 +10,9 @@ import pytest
 from hypothesis import given, settings
 from test_legal_jobs import legal_jobs
 
+from simulator.calibration.report import as_json
+from simulator.calibration.validate import Figure, Validation
+from simulator.collectives import Group, all_reduce_seconds
 from simulator.explain import explain, step_time_sd, typical_errors
 from simulator.explain.peak_memory import memory_term
 from simulator.explain.step_time import step_term
@@ -18,10 +23,10 @@ from simulator.kernels import gemm_seconds
 from simulator.memory import MEMORY_PARTS, peak_memory
 from simulator.memory_physics import MEMORY_PRIORS, MemoryPhysics
 from simulator.models import models
-from simulator.physics import PRIORS, Physics
+from simulator.physics import PRIORS, SOURCES, Physics
 from simulator.posterior import DEFAULT_PHYSICS, Posterior
 from simulator.recording import recording
-from simulator.step import BREAKDOWN, simulate_step, step_seconds
+from simulator.step import BREAKDOWN, pace, simulate_step, step_seconds
 
 
 def terms_of(jobs: Jobs) -> tuple[Term, Term]:
@@ -84,6 +89,40 @@ def test_nothing_is_left_over_where_the_parts_are_known(jobs):
     assert ("inputs of recomputed layers" in names) == bool(jobs.recompute[0] & Recompute.FULL)
 
 
+@pytest.mark.parametrize("jobs", JOBS.values(), ids=JOBS)
+def test_what_closes_a_sum_is_what_it_is_called(jobs):
+    """Remainders are not where errors of the explanation hide."""
+    with recording() as calls:
+        simulate_step(jobs)
+    time, physics, slowest = step_term(jobs, calls[0]), DEFAULT_PHYSICS, pace(jobs.cluster, DEFAULT_PHYSICS)
+    hidden = calls[0].last("data_parallel").result.hidden[0]
+    slowed = named(time, "compute", "slowed by data-parallel traffic").value
+    assert slowed == pytest.approx(physics.contention * hidden * slowest, rel=1e-6)
+    once = named(time, "host", "once a step").value
+    assert once == pytest.approx(physics.step_fixed_s * slowest, rel=1e-6)
+    everyone = Group(np.array([jobs.cluster.n_gpus]), np.array([1]), jobs.cluster)
+    norm = all_reduce_seconds(everyone, physics, np.zeros(1), jobs.nvls)[0] * slowest
+    assert named(time, "optimizer", "all-reduce of the norm").value == pytest.approx(norm, rel=1e-6)
+
+
+@pytest.mark.parametrize("jobs", JOBS.values(), ids=JOBS)
+def test_the_numbers_in_a_formula_give_its_value(jobs):
+    """A product written out, ``1.2 ms x 12 on the stage x 64 micro-batches x 1.02``, is the term's value."""
+    checked = 0
+    for root in terms_of(jobs):
+        for path, term in root.walk():
+            match = re.fullmatch(r"([\d.,]+) (s|ms|us|B|kB|MB|GB)( [^x;]*)?((?: x [\d.,]+[^x;]*)+)", term.formula)
+            if match:
+                factors = [float(f.replace(",", "")) for f in re.findall(r" x ([\d.,]*\d)", match[4])]
+                value = float(match[1].replace(",", "")) * SIZES[match[2]] * math.prod(factors)
+                assert value == pytest.approx(term.value, rel=0.01), path
+                checked += 1
+    assert checked >= 4
+
+
+SIZES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
 def test_a_kept_tensor_is_priced_as_it_is_counted_by_hand():
     kept = named(terms_of(JOBS["dense"])[1], "activations", "attention", "input of the norm").value
     in_flight = (2 * 4 - 1 + 4 * 4) / 5  # interleaved 1F1B, first of four stages, five chunks
@@ -131,6 +170,8 @@ def test_influences_reach_every_level_and_carry_their_provenance():
             sizes = [abs(one.elasticity) for one in term.influences]
             assert sizes == sorted(sizes, reverse=True)
     assert all(one.what and one.source for one in found.step_time.influences)
+    [link] = [one for one in found.step_time.influences if one.constant == "link_speed"]
+    assert link.source == SOURCES["AIC"]
     product = next(t for _, t in found.step_time.walk() if t.name == "matrix product")
     assert "held-out median error" in product.source
     data = found.as_data()
@@ -172,8 +213,10 @@ def test_one_job_is_explained_at_a_time():
 
 def test_typical_errors_are_those_of_the_report():
     row = {"group": "H100-SXM5-80GB", "time_rows": 90, "memory_rows": 0, "time_bias": 0.01, "time_median": 0.05}
-    figure = {"value": 0.04, "count": 2000}
-    content = {"figures": {"time_median": figure}, "tables": {"accelerator": [row], "model": []}}
+    figure = Figure(0.04, 0.04, 0.002, 2000, False, "step time")
+    nothing = np.zeros(0)
+    tables = {"accelerator": [row], "model": []}
+    content = as_json(Validation({"time_median": figure}, tables, nothing, nothing, nothing), {})
     errors = typical_errors("H100-SXM5-80GB", "llama-3-8b", content)
     assert [(e.of, e.among, e.median, e.bias, e.runs) for e in errors] == [
         ("step time", "H100-SXM5-80GB", 0.05, 0.01, 90),

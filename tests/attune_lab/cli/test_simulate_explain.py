@@ -54,7 +54,7 @@ def test_typical_errors_are_printed_where_there_is_a_report(attune, monkeypatch)
     content = json.loads(json.dumps({"figures": {}, "tables": {"accelerator": [row]}}))
     monkeypatch.setattr("simulator.explain.accuracy.report", lambda: content)
     out = attune(*SIMULATE)
-    assert "predictions for H100-SXM5-80GB were off by 5.1 % (median, 1,234 published runs)" in " ".join(
+    assert "predictions for H100-SXM5-80GB were off by 5.1 % (median, held out, 1,234 published runs)" in " ".join(
         out.stdout.split()
     )
 
