@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.compute import expert_width, routing_imbalance, sharded_tokens
 from simulator.hardware import ClusterSpec
-from simulator.job import Dispatcher, Ints, Jobs, Precision, tokens_per_rank
+from simulator.job import Dispatcher, Ints, Jobs, is_narrow, once, tokens_per_rank
 from simulator.kernel_tables import CollectiveFit, Entry, entry, kernel_tables
 from simulator.physics import Physics
 from simulator.recording import recorded
@@ -46,6 +46,11 @@ class Group:
     def domains(self) -> Floats:
         """Fast domains that one communicator spans."""
         return np.ceil(self.size / self.members_per_domain)
+
+    @cached_property
+    def doublings(self) -> Floats:
+        """Times that one fast domain has to double to reach all of them."""
+        return np.log2(self.domains)
 
 
 def nic_rate(cluster: ClusterSpec, physics: Physics) -> float:
@@ -94,7 +99,7 @@ def _latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     """Floor of one collective, 0 for a group of one: a tree doubles its reach with each hop."""
     hop = physics.efa_hop_latency_s if group.cluster.interconnect == "efa" else physics.hop_latency_s
     inside = physics.latency * latency_seconds(fit, group.members_per_domain)
-    return np.where(group.size > 1, inside + hop * np.log2(group.domains), 0.0)
+    return np.where(group.size > 1, inside + hop * group.doublings, 0.0)
 
 
 def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
@@ -193,16 +198,19 @@ def send_seconds(jobs: Jobs, physics: Physics) -> Floats:
     return np.where(jobs.pp > 1, physics.latency * latency_seconds(fit, two) + moving + agreeing, 0.0)
 
 
+@once
 def tensor_group(jobs: Jobs) -> Group:
     """Tensor-parallel communicators: neighbouring ranks."""
     return Group(jobs.tp, np.ones_like(jobs.tp), jobs.cluster)
 
 
+@once
 def data_group(jobs: Jobs) -> Group:
     """Gradients of the dense part: data times context parallel, over one replica of the sharded optimizer."""
     return Group(np.maximum(jobs.dp * jobs.cp // jobs.optimizer_instances, 1), jobs.tp, jobs.cluster)
 
 
+@once
 def expert_data_group(jobs: Jobs) -> Group:
     """Gradients of the experts: expert data parallel, over one replica of the sharded optimizer."""
     size = np.maximum(jobs.expert_dp // jobs.optimizer_instances, 1)
@@ -220,8 +228,7 @@ def tensor_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
     """
     group = tensor_group(jobs)
     elements = tokens_per_rank(jobs) * jobs.model.hidden
-    narrow = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
-    gather = gather_seconds(group, physics, np.where(narrow, 1.0, 2.0) * elements)
+    gather = gather_seconds(group, physics, np.where(is_narrow(jobs), 1.0, 2.0) * elements)
     scatter = scatter_seconds(group, physics, 2 * elements)
     reduce = all_reduce_seconds(group, physics, 2 * elements, jobs.nvls)
     return np.where(jobs.sequence_parallel, gather, 0.0), np.where(jobs.sequence_parallel, scatter, reduce)

@@ -142,12 +142,13 @@ def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
     width = np.where(jobs.grad_reduce_fp32, 4.0, 2.0)
     time = np.zeros(jobs.size)
     for group, weights in _groups(jobs, dense, expert):
-        scattered = scatter_seconds(group, physics, width * weights)
-        whole = all_reduce_seconds(group, physics, width * weights, jobs.nvls)
-        time = time + np.where(jobs.zero_stage == 0, whole, scattered)
-        between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
-        shard = width * weights / group.size
-        time = time + all_reduce_seconds(between, physics, shard, jobs.nvls)
+        one = scatter_seconds(group, physics, width * weights)
+        if np.any(jobs.zero_stage == 0):
+            one = np.where(jobs.zero_stage == 0, all_reduce_seconds(group, physics, width * weights, jobs.nvls), one)
+        if np.any(jobs.optimizer_instances > 1):
+            between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
+            one = one + all_reduce_seconds(between, physics, width * weights / group.size, jobs.nvls)
+        time = time + one
     return np.where(jobs.frozen, 0.0, time)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.chunks import CHUNK, chunks, keep_freed_memory
 from simulator.hardware import ClusterSpec
 from simulator.job import DEFAULTS, Ints, Jobs, make_jobs
 from simulator.legality import legal
@@ -26,9 +27,6 @@ Columns = Mapping[str, NDArray[Any]]
 
 SIZES = ("pp", "tp", "cp", "ep", "etp", "seq_len", "gbs", "mbs", "vpp")
 """Columns of `Jobs` that must divide the model, the cluster or the batch; a space runs through them in this order."""
-
-CHUNK = 4096
-"""Jobs priced at a time: enough to hide Python, few enough that what is computed of them stays in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,11 @@ class Space:
         """The jobs at these points, legal or not: point i has sizes i // M and levers i % M."""
         return make_jobs(self.model, self.cluster, **self._columns(index))
 
-    def chunks(self, length: int = CHUNK) -> Iterator[tuple[Ints, Jobs]]:
+    def batches(self, length: int = CHUNK) -> Iterator[tuple[Ints, Jobs]]:
         """Points and jobs of the legal layouts, of up to ``length`` points at a time."""
         usual = {name: np.asarray(value) for name, value in DEFAULTS.items()}
-        for start in range(0, self.size, length):
-            index = np.arange(start, min(start + length, self.size))
+        for chunk in chunks(self.size, length):
+            index = np.arange(chunk.start, min(chunk.stop, self.size))
             columns = self._columns(index)
             runs = legal({**usual, **columns}, self.model, self.cluster.n_gpus, about=self.levers)
             if runs.any():
@@ -181,9 +179,10 @@ def enumerate_layouts(
     Raises:
         ValueError: a number format is not supported by the accelerator.
     """
+    keep_freed_memory()
     best, front, priced, fitting = _NONE, _NONE, 0, 0
     room = memory_limit * space.cluster.accelerator.memory_bytes
-    for index, jobs in space.chunks(chunk):
+    for index, jobs in space.batches(chunk):
         layouts = Layouts(index, _figures(jobs, physics))
         priced += index.size
         layouts = layouts.take(layouts.peak_bytes <= room)

@@ -7,11 +7,12 @@ move is an array of shape (B,), so that a formula is written once and prices a w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
+from functools import cached_property, wraps
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from simulator.models import ModelShape
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 
 class Precision(IntEnum):
@@ -130,7 +132,8 @@ class Jobs:
         tp, pp, vpp, cp, ep, etp: parallel sizes; ``vpp`` is 1 without interleaving, ``etp`` is never unset.
         schedule: a `Schedule`.
         mbs, gbs: sequences per micro-batch and per step.  seq_len: tokens per sequence.
-        stage_layers: decoder layers on each pipeline stage, shape (B, P), zero-padded; rows sum to the model's.
+        stage_layers: decoder layers on each pipeline stage, shape (B, P), zero-padded; rows sum to the model's. In
+            memory stage by stage (Fortran order), as everything computed from it: so numpy's inner loops are long.
         recompute: bits of `Recompute`.  recompute_layers: with FULL, layers per virtual stage that are
             recomputed (0: all of them).
         main_grad_bytes, main_param_bytes, moment_bytes: bytes per parameter of the gradient buffer, of the FP32
@@ -234,26 +237,26 @@ class Jobs:
         """Number of jobs B."""
         return int(self.tp.shape[0])
 
-    @property
+    @cached_property
     def dp(self) -> Ints:
         """Data-parallel size of the dense part, shape (B,): GPUs / (tp pp cp)."""
         size: Ints = np.maximum(self.cluster.n_gpus // (self.tp * self.pp * self.cp), 1)
         return size
 
-    @property
+    @cached_property
     def expert_dp(self) -> Ints:
         """Data-parallel size of the experts, shape (B,): GPUs / (etp ep pp)."""
         size: Ints = np.maximum(self.cluster.n_gpus // (self.etp * self.ep * self.pp), 1)
         return size
 
-    @property
+    @cached_property
     def last_stage(self) -> Ints:
         """Pipeline stage of the final layers and the head, shape (B,): the first one where chunks form a V."""
         folded = (self.schedule == Schedule.ZB_V) | (self.schedule == Schedule.DUALPIPE_V)
         stage: Ints = np.where(folded, 0, self.pp - 1)
         return stage
 
-    @property
+    @cached_property
     def num_microbatches(self) -> Ints:
         """Micro-batches per step and data-parallel rank, shape (B,)."""
         count: Ints = np.maximum(self.gbs // (self.mbs * self.dp), 1)
@@ -261,20 +264,44 @@ class Jobs:
 
     def take(self, index: Any) -> Jobs:
         """The jobs at ``index`` (anything numpy accepts along axis 0) as a new batch."""
-        moved = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name not in ("model", "cluster")}
+        moved = {name: getattr(self, name)[index] for name in _COLUMNS}
+        moved["stage_layers"] = self.stage_layers.T[:, index].T  # stays stage by stage in memory
         return replace(self, **moved)
+
+
+_COLUMNS = tuple(f.name for f in fields(Jobs) if f.name not in ("model", "cluster"))
+
+
+def once(function: Callable[[Jobs], T]) -> Callable[[Jobs], T]:
+    """``function``, called once for each batch. What it returns is shared: it must not be written to."""
+    key = f"{function.__module__}.{function.__name__}"
+
+    @wraps(function)
+    def known(jobs: Jobs) -> T:
+        held = vars(jobs)
+        if key not in held:
+            held[key] = function(jobs)
+        found: T = held[key]
+        return found
+
+    return known
 
 
 def joined(batches: Sequence[Jobs]) -> Jobs:
     """One batch of the jobs of several, in order; all of one model and cluster."""
     first, deepest = batches[0], max(jobs.stage_layers.shape[1] for jobs in batches)
     columns: dict[str, Any] = {
-        f.name: np.concatenate([getattr(jobs, f.name) for jobs in batches])
-        for f in fields(first)
-        if f.name not in ("model", "cluster", "stage_layers")
+        name: np.concatenate([getattr(jobs, name) for jobs in batches]) for name in _COLUMNS if name != "stage_layers"
     }
-    padded = [np.pad(j.stage_layers, ((0, 0), (0, deepest - j.stage_layers.shape[1]))) for j in batches]
-    return replace(first, stage_layers=np.concatenate(padded), **columns)
+    padded = [np.pad(j.stage_layers.T, ((0, deepest - j.stage_layers.shape[1]), (0, 0))) for j in batches]
+    return replace(first, stage_layers=np.concatenate(padded, axis=1).T, **columns)
+
+
+@once
+def stage_numbers(jobs: Jobs) -> Ints:
+    """0, 1, 2, ... along the stages, shape (B, P), in memory as `Jobs.stage_layers`."""
+    numbers: Ints = np.repeat(np.arange(jobs.stage_layers.shape[1]), jobs.size).reshape(-1, jobs.size).T
+    return numbers
 
 
 def has(bits: Ints, flag: int) -> Bools:
@@ -283,12 +310,14 @@ def has(bits: Ints, flag: int) -> Bools:
     return held
 
 
+@once
 def tokens_per_rank(jobs: Jobs) -> Floats:
     """Tokens of one micro-batch on one tensor-parallel group, shape (B,)."""
     tokens: Floats = jobs.mbs * jobs.seq_len / jobs.cp
     return tokens
 
 
+@once
 def offloaded_share(jobs: Jobs) -> Floats:
     """Share of the layers whose activations go to host memory as a whole, shape (B,)."""
     asked, held = jobs.offload_layers, np.maximum(jobs.stage_layers.max(axis=1), 1)
@@ -296,6 +325,20 @@ def offloaded_share(jobs: Jobs) -> Floats:
     return np.where(has(jobs.offload, Offload.LAYER), share, 0.0)
 
 
+def present(column: Ints) -> list[int]:
+    """The values that occur in a column of small numbers, ascending."""
+    values: list[int] = np.flatnonzero(np.bincount(column)).tolist()
+    return values
+
+
+@once
+def is_narrow(jobs: Jobs) -> Bools:
+    """Where the large GEMMs run in less than 16 bits, shape (B,)."""
+    bits: Bools = (jobs.precision != Precision.BF16) & (jobs.precision != Precision.FP16)
+    return bits
+
+
+@once
 def hidden_shards(jobs: Jobs) -> Floats:
     """Ranks a hidden state is spread over outside the tensor-parallel GEMMs, shape (B,): TP with sequence parallelism.
 
@@ -354,7 +397,7 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     elif not isinstance(stage_layers, np.ndarray):
         stage_layers = _padded(stage_layers)
     stage_layers = np.broadcast_to(np.atleast_2d(stage_layers), (arrays["pp"].shape[0], stage_layers.shape[-1]))
-    return Jobs(model=model, cluster=cluster, stage_layers=stage_layers.astype(np.int64, copy=False), **arrays)
+    return Jobs(model=model, cluster=cluster, stage_layers=np.asfortranarray(stage_layers, dtype=np.int64), **arrays)
 
 
 def _padded(stage_layers: Sequence[Any]) -> Ints:
@@ -365,7 +408,7 @@ def _padded(stage_layers: Sequence[Any]) -> Ints:
 
 def even_stage_layers(layers: int, pp: Ints) -> Ints:
     """Layers per stage when split evenly, shape (B, max pp); the remainder goes to the first stages."""
-    stage = np.arange(int(pp.max()))[None, :]
-    base, rest = layers // pp[:, None], layers % pp[:, None]
-    split: Ints = np.where(stage < pp[:, None], base + (stage < rest), 0)
+    stage = np.arange(int(pp.max()))[:, None]
+    base, rest = layers // pp, layers % pp
+    split: Ints = np.where(stage < pp, base + (stage < rest), 0).T
     return split

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware import Accelerator
-from simulator.job import Jobs, Precision
+from simulator.job import Jobs, Precision, present
 from simulator.kernel_tables import AttentionFit, Entry, GemmFit, entry, kernel_tables
 from simulator.physics import Physics
 from simulator.recording import recorded
@@ -104,7 +104,7 @@ def gemm_rates(jobs: Jobs, physics: Physics, *, high_precision: bool = False, gr
         ValueError: a job's number format is not supported by its accelerator.
     """
     chip = jobs.cluster.accelerator
-    precisions = np.array([int(Precision.BF16)]) if high_precision else np.unique(jobs.precision)
+    precisions = [int(Precision.BF16)] if high_precision else present(jobs.precision)
     found = {}
     for value in precisions:
         precision = Precision(value)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.activations import parts_of
-from simulator.job import Jobs, Precision
+from simulator.job import Jobs, Precision, is_narrow, stage_numbers
 from simulator.memory_physics import MemoryPhysics
 from simulator.models import Parameters, parameters
 from simulator.pipeline import held_by_rank, in_flight
@@ -42,10 +42,10 @@ class StageContents:
     @classmethod
     def of(cls, jobs: Jobs) -> StageContents:
         """The contents of every stage of the batch."""
-        stage = np.arange(jobs.stage_layers.shape[1])[None, :]
+        stage = stage_numbers(jobs)
         layers = jobs.stage_layers.astype(np.float64)
         ends = (stage == 0, stage == jobs.last_stage[:, None])
-        first, last = (np.broadcast_to(end, layers.shape).astype(np.float64) for end in ends)
+        first, last = (end.astype(np.float64) for end in ends)
         parts = {part: held_by_rank(jobs, count) for part, count in layer_parts(jobs).items()}
         return cls(
             exists=stage < jobs.pp[:, None],
@@ -130,10 +130,10 @@ def weight_bytes(jobs: Jobs) -> Floats:
 
     **Source:** Transformer Engine 2.x tensor/ (rowwise and columnwise data), weight workspaces of its modules.
     """
-    per_tensor = np.isin(jobs.precision, (Precision.FP8_TENSORWISE, Precision.FP8_DELAYED))
+    per_tensor = (jobs.precision == Precision.FP8_TENSORWISE) | (jobs.precision == Precision.FP8_DELAYED)
     orientations = np.where(per_tensor & (jobs.cluster.accelerator.arch_major >= 10), 1.0, 2.0)
     width = np.where(jobs.precision == Precision.NVFP4, 0.5 + 1 / 16, 1.0)
-    plain = np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
+    plain = ~is_narrow(jobs)
     narrow = np.where(plain, 0.0, orientations * width)
     original = np.where(jobs.fp8_param_gather & ~plain & (jobs.precision != Precision.NVFP4), 0.0, 2.0)
     weight: Floats = original + narrow

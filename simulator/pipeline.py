@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Bools, Ints, Jobs, Schedule
+from simulator.job import Bools, Ints, Jobs, Schedule, present, stage_numbers
 from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
@@ -120,14 +120,14 @@ def pipeline_seconds(pipelines: Pipelines, passes: Passes, send: Floats | float 
     2412.19437 Table 2.
     """
     send = np.broadcast_to(np.asarray(send, dtype=np.float64), pipelines.stages.shape)
-    kinds = np.unique(pipelines.schedule)
-    if kinds.size == 1:
-        return _of_one_schedule(Schedule(int(kinds[0])), pipelines, passes, send)
+    kinds = present(pipelines.schedule)
+    if len(kinds) == 1:
+        return _of_one_schedule(Schedule(kinds[0]), pipelines, passes, send)
     seconds = np.empty(send.shape)
     for kind in kinds:
         at = pipelines.schedule == kind
         chosen = Passes(passes.forward[at], passes.backward[at], passes.weight[at])
-        seconds[at] = _of_one_schedule(Schedule(int(kind)), pipelines.take(at), chosen, send[at])
+        seconds[at] = _of_one_schedule(Schedule(kind), pipelines.take(at), chosen, send[at])
     return seconds
 
 
@@ -228,9 +228,9 @@ def _ping_pong(pipelines: Pipelines, both: Floats, send: Floats, held: Floats) -
     while 2 * width < len(both):
         run = run[:-width] + run[width:] + gap[width - 1 : len(run) - 1]
         width *= 2
-        gain = np.maximum(gain, pairs // width * (run.max(axis=0) - width * slowest))
+        gain = np.maximum(gain, np.floor(pairs / width) * (run.max(axis=0) - width * slowest))
     everything = both.sum(axis=0) + 2 * (stages - 1) * send - stages * both
-    return np.where(plain, np.maximum(gain, pairs // stages * everything), 0.0)
+    return np.where(plain, np.maximum(gain, np.floor(pairs / stages) * everything), 0.0)
 
 
 def _running(step: np.ufunc, rows: Floats) -> Floats:
@@ -310,7 +310,7 @@ def in_flight(jobs: Jobs) -> Floats:
     **Source:** Megatron-LM core/pipeline_parallel/schedules.py, warm-up micro-batches; arXiv 2104.04473; 2401.10241
     Table 1; 2405.15362 section 4; 2412.19437 Table 2.
     """
-    stage = np.arange(jobs.stage_layers.shape[1])[None, :]
+    stage = stage_numbers(jobs)
     pp, vpp, count, schedule = (a[:, None] for a in (jobs.pp, jobs.vpp, jobs.num_microbatches, jobs.schedule))
     behind = np.maximum(pp - stage, 0)
     held = np.where(vpp > 1, (2 * behind - 1 + (vpp - 1) * pp) / vpp, behind)
@@ -331,7 +331,7 @@ def held_by_rank(jobs: Jobs, stage_values: Floats) -> Floats:
     twice = jobs.schedule == Schedule.DUALPIPE
     if not np.any(twice):
         return stage_values
-    mirrored = jobs.pp[:, None] - 1 - np.arange(stage_values.shape[1])
+    mirrored = jobs.pp[:, None] - 1 - stage_numbers(jobs)
     other = np.take_along_axis(stage_values, np.maximum(mirrored, 0), axis=1)
     held: Floats = stage_values + np.where(twice[:, None] & (mirrored >= 0), other, 0.0)
     return held

@@ -21,11 +21,22 @@ from simulator.compute import (
     PartTime,
     expert_copies,
     expert_width,
+    nothing,
     part_times,
     recomputed_share,
     sharded_tokens,
 )
-from simulator.job import Dispatcher, Jobs, Offload, Recompute, Schedule, has, offloaded_share, tokens_per_rank
+from simulator.job import (
+    Dispatcher,
+    Jobs,
+    Offload,
+    Recompute,
+    Schedule,
+    has,
+    offloaded_share,
+    stage_numbers,
+    tokens_per_rank,
+)
 from simulator.physics import Physics
 from simulator.pipeline import held_by_rank
 from simulator.placement import layer_parts
@@ -82,8 +93,8 @@ def part_counts(jobs: Jobs) -> dict[str, Floats]:
     Embedding first; head, and MTP with a layer and a head of its own, last.
     """
     shape, counts = jobs.model, layer_parts(jobs)
-    stage = np.arange(jobs.stage_layers.shape[1])[None, :]
-    first = (stage == 0).astype(np.float64) * np.ones((jobs.size, 1))
+    stage = stage_numbers(jobs)
+    first = (stage == 0).astype(np.float64)
     last = (stage == jobs.last_stage[:, None]).astype(np.float64)
     if shape.mtp_layers:
         counts["mtp"] = shape.mtp_layers * last
@@ -118,11 +129,14 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     """
     parts, counts = part_times(jobs, physics), part_counts(jobs)
     costs = _costs(jobs, physics, parts)
-    names = list(costs)
+    names, none = list(costs), nothing(jobs)
     held, crossed = _contents(jobs, [counts[n] for n in names])
 
     def spread(columns: list[Floats], count: Floats = crossed) -> Floats:
-        summed: Floats = np.einsum("bpk,bk->bp", count, np.stack(columns, axis=-1))
+        summed, product = np.zeros_like(count[..., 0]), np.empty_like(count[..., 0])
+        for part, column in enumerate(columns):
+            if column is not none:
+                summed += np.multiply(count[..., part], column[:, None], out=product)
         return summed
 
     def both(field: str) -> tuple[Floats, Floats]:
@@ -130,17 +144,18 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
         return spread([p[0] for p in pairs]), spread([p[1] for p in pairs])
 
     compute, tp, ep, cp, issue, sync = map(both, ("compute", "tp", "ep", "cp", "issue", "sync"))
-    moved = spread([_offload_seconds(jobs, physics, n) for n in names])
     busy = [compute[i] + tp[i] + ep[i] + cp[i] for i in (0, 1)]
-    # Activations move to the host beside the stage's computation, in order: only what takes longer is waited for.
-    wait = [np.maximum(moved - _UNDER_OFFLOAD * busy[i], _OFFLOAD_SHOWN * moved) for i in (0, 1)]
+    wait = [none[:, None], none[:, None]]
+    if np.any(jobs.offload):
+        # Activations move to the host beside the stage's computation, in order: only what takes longer is waited for.
+        moved = spread([_offload_seconds(jobs, physics, n) for n in names])
+        wait = [np.maximum(moved - _UNDER_OFFLOAD * busy[i], _OFFLOAD_SHOWN * moved) for i in (0, 1)]
     # The host runs ahead of the GPU, but not of every short kernel: near balance either waits for the other.
     traced = jobs.traced[:, None]  # without collectives, which are added to the trace afterwards
     kept = [np.where(traced, compute[i], busy[i]) + wait[i] for i in (0, 1)]
     stall = _stalls(jobs, physics)
-    host = [np.hypot(issue[i], kept[i]) - kept[i] + wait[i] + sync[i] + stall for i in (0, 1)]
-    gemm = spread([parts[n].gemm for n in names]).sum(axis=1)
-    ideal = spread([parts[n].gemm_ideal for n in names]).sum(axis=1)
+    host = [np.sqrt(issue[i] ** 2 + kept[i] ** 2) - kept[i] + wait[i] + sync[i] + stall for i in (0, 1)]
+    gemm, ideal = (spread([getattr(parts[n], kind) for n in names]).sum(axis=1) for kind in ("gemm", "gemm_ideal"))
     return StageTimes(
         compute=compute[0] + compute[1],
         tp=tp[0] + tp[1],
@@ -168,19 +183,19 @@ def _stalls(jobs: Jobs, physics: Physics) -> Floats | float:
 @recorded
 def _contents(jobs: Jobs, counts: list[Floats]) -> tuple[Floats, Floats]:
     """Parts that a rank holds, and those that one micro-batch crosses on it: shapes (B, P, parts)."""
-    held = np.stack([held_by_rank(jobs, count) for count in counts], axis=-1)
-    return held, held * np.where(jobs.schedule == Schedule.DUALPIPE, 0.5, 1.0)[:, None, None]
+    held = np.stack([held_by_rank(jobs, count).T for count in counts]).T
+    twice = jobs.schedule == Schedule.DUALPIPE
+    return held, held * np.where(twice, 0.5, 1.0)[:, None, None] if np.any(twice) else held
 
 
 @recorded
 def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str, _PartCost]:
-    full = recomputed_share(jobs)
+    full, none = recomputed_share(jobs), nothing(jobs)
     bits = jobs.recompute
     again = {"attention": full, "mamba": full, "mlp": np.where(has(bits, Recompute.MLP), 1.0, full)}
     again["moe"] = np.where(has(bits, Recompute.MOE), 1.0, full)
-    tensor = tensor_seconds(jobs, physics)
+    block = _exposed_tensor(jobs, physics)
     layer = sum((parts[n].forward + parts[n].backward for n in ("attention", "moe") if n in parts), np.zeros(jobs.size))
-    none = np.zeros(jobs.size)
     few_sms = jobs.dispatcher == Dispatcher.HYBRIDEP
     contention = np.where(few_sms, physics.contention, physics.copy_contention)
     contention = contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0)
@@ -188,22 +203,27 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
     for name, part in parts.items():
         replayed = again.get(name, none)
         blocks = _TENSOR_BLOCKS.get(name, 1.0 if jobs.model.shared_ffn else 0.0)
-        tp, beside = _exposed_tensor(jobs, physics, tensor, blocks, replayed)
+        forward, backward, beside = (blocks * seconds if blocks else none for seconds in block)
         ep, hidden = _exposed_dispatch(jobs, physics, part, layer, replayed) if name == "moe" else ((none, none), none)
-        ring_again = np.where(has(bits, Recompute.CORE_ATTN), 1.0, full)
-        cp = _exposed_ring(jobs, physics, part, ring_again) if name == "attention" else (none, none)
+        cp = _exposed_ring(jobs, physics, part) if name == "attention" else (none, none)
         slow = contention * hidden / 2
         checks = _check_seconds(jobs, physics, blocks)
-        replay_issue = part.issue * part.replay / np.maximum(part.forward, 1e-12)
+        replay_issue = _product(jobs, part.issue / np.maximum(part.forward, 1e-12), part.replay)
         costs[name] = _PartCost(
             compute=(part.forward + slow, part.backward + part.replay + slow + physics.copy_contention * beside),
-            tp=tp,
+            tp=(forward, backward + _product(jobs, replayed, forward)),
             ep=ep,
             cp=cp,
             issue=(part.issue + 2 * checks, part.issue_backward + replay_issue + 3 * checks),
-            sync=(part.sync, part.sync * replayed),
+            sync=(part.sync, _product(jobs, part.sync, replayed)),
         )
     return costs
+
+
+def _product(jobs: Jobs, one: Floats, other: Floats) -> Floats:
+    """Their product, without computing it where one of them is nothing."""
+    none = nothing(jobs)
+    return none if one is none or other is none else one * other
 
 
 def _check_seconds(jobs: Jobs, physics: Physics, blocks: float) -> Floats:
@@ -212,15 +232,13 @@ def _check_seconds(jobs: Jobs, physics: Physics, blocks: float) -> Floats:
     **Source:** pytorch/pytorch `ProcessGroupWrapper.cpp`, an all-gather of fingerprints over gloo.
     """
     if not np.any(jobs.checked_collectives):
-        return np.zeros(jobs.size)
+        return nothing(jobs)
     each = physics.check_s * jobs.tp + gather_seconds(tensor_group(jobs), physics, np.zeros(jobs.size))
     return np.where(jobs.checked_collectives & (jobs.tp > 1), blocks * each, 0.0)
 
 
-def _exposed_tensor(
-    jobs: Jobs, physics: Physics, tensor: tuple[Floats, Floats], blocks: float, replayed: Floats
-) -> tuple[tuple[Floats, Floats], Floats]:
-    """TP communication of a part that computation does not hide, (forward, backward); seconds hidden in the latter.
+def _exposed_tensor(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats, Floats]:
+    """TP communication of one block that computation does not hide, forward and backward, and what the latter hides.
 
     Backward: the gather for weight gradients and the scatter of the data gradient run beside one GEMM each, the
     all-reduce without sequence parallelism (twice the bytes) beside a single one. It needs kernels to be queued in
@@ -229,12 +247,12 @@ def _exposed_tensor(
     """
     ordered = (jobs.max_connections == 1) | (jobs.cluster.accelerator.arch_major >= 10)
     covered = physics.tp_backward_hidden * np.where(ordered, 1.0, 0.5) * jobs.overlap_tp_backward
-    shown = 1 - physics.tp_overlap_hidden * (jobs.tp_comm_overlap & jobs.sequence_parallel)
-    gather, reduction = tensor
-    forward = blocks * shown * (gather + reduction)
+    shown = np.where(jobs.tp_comm_overlap & jobs.sequence_parallel, 1 - physics.tp_overlap_hidden, 1.0)
+    gather, reduction = tensor_seconds(jobs, physics)
+    forward = shown * (gather + reduction)
     under = covered * np.where(jobs.sequence_parallel, 1.0, 0.5)
-    backward = blocks * shown * ((2 - covered) * gather + (1 - under) * reduction)
-    return (forward, backward + replayed * forward), blocks * shown * (covered * gather + under * reduction)
+    backward = shown * ((2 - covered) * gather + (1 - under) * reduction)
+    return forward, backward, shown * (covered * gather + under * reduction)
 
 
 @recorded
@@ -247,20 +265,24 @@ def _exposed_dispatch(
     with interleaving or without pipeline; shared experts hide up to their own time.
     """
     one = dispatch_seconds(jobs, physics)
-    passes = np.stack([2 * one, 2 * one * (1 + replayed)])
+    passes = 2 * one, 2 * one * (1 + replayed)
+    both = passes[0] + passes[1]
     other = jobs.ep_overlap & ((jobs.vpp > 1) | (jobs.pp == 1)) & (jobs.num_microbatches > 1)
     queued = (jobs.max_connections == 1) & (jobs.cluster.accelerator.arch_major < 10)
     share = (physics.ep_overlap_hidden + physics.delay_wgrad_hidden * jobs.delay_wgrad) * np.where(queued, _QUEUED, 1.0)
-    under_batch = np.where(other, np.minimum(share * passes.sum(axis=0), _UNDER_BATCH * layer), 0.0)
+    under_batch = np.where(other, np.minimum(share * both, _UNDER_BATCH * layer), 0.0)
     shared = jobs.shared_expert_overlap & ~other
-    under_shared = np.where(shared, np.minimum(passes.sum(axis=0) / 2, _UNDER_SHARED * part.cover), 0.0)
+    under_shared = np.where(shared, np.minimum(both / 2, _UNDER_SHARED * part.cover), 0.0)
     hidden = under_batch + under_shared
-    shown = 1 - hidden / np.maximum(passes.sum(axis=0), 1e-12)
+    shown = 1 - hidden / np.maximum(both, 1e-12)
     return (passes[0] * shown, passes[1] * shown), hidden
 
 
-def _exposed_ring(jobs: Jobs, physics: Physics, part: PartTime, replayed: Floats) -> tuple[Floats, Floats]:
+def _exposed_ring(jobs: Jobs, physics: Physics, part: PartTime) -> tuple[Floats, Floats]:
     """Key/value exchange that outlasts the attention kernel it runs beside; backward moves gradients too."""
+    if not np.any(jobs.cp > 1):
+        return nothing(jobs), nothing(jobs)
+    replayed = np.where(has(jobs.recompute, Recompute.CORE_ATTN), 1.0, recomputed_share(jobs))
     ring = ring_attention_seconds(jobs, physics)
     cover = physics.cp_overlap_hidden * part.cover
     forward = np.maximum(ring - cover, (1 - physics.cp_overlap_hidden) * ring)

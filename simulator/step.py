@@ -5,11 +5,14 @@ Shape letters:  B = jobs,  P = pipeline stages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.chunks import CHUNK, chunks, keep_freed_memory
 from simulator.collectives import Group, all_reduce_seconds, send_seconds
 from simulator.compute import tokens_per_expert
 from simulator.data_parallel import data_parallel, optimizer_seconds
@@ -70,6 +73,8 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
     The slowest stage's share of each kind of work is multiplied by the micro-batches; what the pipeline takes
     beyond that and beyond the exposed sends is the bubble. The slowest of all nodes sets the pace.
 
+    A large batch is priced in chunks whose arrays fit into a core's cache.
+
     Args:
         jobs: batch of B jobs.
         physics: constants; the default is the engineer's cost model.
@@ -79,6 +84,9 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
 
     **Source:** the parts have theirs; the maximum of n Gaussian node speeds is sqrt(2 ln n) spreads above the mean.
     """
+    if jobs.size > CHUNK:
+        keep_freed_memory()
+        return _joined([simulate_step(jobs.take(chunk), physics) for chunk in chunks(jobs.size)])
     stages = stage_times(jobs, physics)
     parts = _breakdown(jobs, physics, stages)
     step = np.sum([parts[name] for name in BREAKDOWN], axis=0)
@@ -97,6 +105,17 @@ def simulate_step(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> StepEstimat
         mfu=mfu(flops, peak_flops(jobs.cluster.accelerator, jobs.precision)),
         diagnostics=_diagnostics(jobs, stages, parts, step, memory),
     )
+
+
+def _joined(estimates: Sequence[StepEstimate]) -> StepEstimate:
+    """One estimate of the jobs of several, in order."""
+
+    def together(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {name: np.concatenate([value[name] for value in values]) for name in values[0]}
+        return np.concatenate(values)
+
+    return StepEstimate(*(together(values) for values in zip(*(vars(one).values() for one in estimates), strict=True)))
 
 
 @recorded

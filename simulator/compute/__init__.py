@@ -14,7 +14,7 @@ from simulator.compute.ends import embedding_time, head_time, mtp_time
 from simulator.compute.mamba import mamba_time
 from simulator.compute.mlp import mlp_time
 from simulator.compute.moe import expert_copies, expert_width, moe_time, routing_imbalance, tokens_per_expert
-from simulator.compute.tally import PartTime, recomputed_share, sharded_tokens
+from simulator.compute.tally import PartTime, nothing, recomputed_share, sharded_tokens
 from simulator.job import Jobs
 from simulator.kernels import gemm_rates
 from simulator.models import layer_kinds
@@ -25,6 +25,7 @@ __all__ = [
     "PartTime",
     "expert_copies",
     "expert_width",
+    "nothing",
     "part_times",
     "recomputed_share",
     "routing_imbalance",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.compute.tally import PartTime, Tally, sharded_tokens
+from simulator.compute.tally import PartTime, Tally, nothing, sharded_tokens
 from simulator.job import Jobs, tokens_per_rank
 from simulator.kernels import GemmRates
 from simulator.physics import Physics
@@ -22,10 +22,10 @@ _ODD_SPEED = 0.33
 @recorded
 def embedding_time(jobs: Jobs, physics: Physics) -> PartTime:
     shape, tally = jobs.model, Tally(jobs, physics)
-    tally.full = np.zeros(jobs.size)
+    tally.full = nothing(jobs)
     tally.memory(4.0 * shape.hidden * tokens_per_rank(jobs))
     shared = shape.tied_embeddings & (jobs.pp == 1)  # one matrix, counted by the head
-    tally.sums["weights"] += np.where(shared, 0.0, shape.vocab * shape.hidden / jobs.tp)
+    tally.grow(weights=np.where(shared, 0.0, shape.vocab * shape.hidden / jobs.tp))
     tally.launches(8.0, False)  # mask, clamp, two lookups, sum, dropout, transposition and the mask again
     return tally.done()
 
@@ -37,7 +37,7 @@ def head_time(jobs: Jobs, physics: Physics, plain: GemmRates) -> PartTime:
     Matrix units want aligned rows: a vocabulary that is not padded to an even size per rank slows them down.
     """
     shape, tally = jobs.model, Tally(jobs, physics)
-    tally.full = np.zeros(jobs.size)
+    tally.full = nothing(jobs)
     rows, columns = tokens_per_rank(jobs), shape.vocab / jobs.tp
     tally.memory(8.0 * shape.hidden * sharded_tokens(jobs))
     odd = (shape.vocab // jobs.tp) % 2 == 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.compute.mlp import dense_mlp
 from simulator.compute.tally import Floats, PartTime, Tally, sharded_tokens
-from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, tokens_per_rank
+from simulator.job import Bools, Graph, Jobs, Recompute, has, is_narrow, once, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_rates
 from simulator.models import ModelShape
 from simulator.physics import Physics
@@ -36,11 +36,13 @@ def routing_imbalance(jobs: Jobs, physics: Physics) -> Floats:
     return np.where(jobs.force_balance, 1.0, np.minimum(learned, capped))
 
 
+@once
 def expert_copies(jobs: Jobs) -> Floats:
     """Routed token copies one rank computes for one micro-batch under even routing, shape (B,)."""
     return tokens_per_rank(jobs) / jobs.tp * jobs.model.top_k * jobs.etp
 
 
+@once
 def tokens_per_expert(jobs: Jobs) -> Floats:
     """Rows of one expert's GEMM for one micro-batch under even routing, shape (B,); 0 without experts."""
     if not jobs.model.experts:
@@ -68,9 +70,9 @@ def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -
         tally.gemm(rates, local, width, np.asarray(h), replayed=whole)
         tally.gemm(rates, local, np.asarray(h), width, replayed=whole)
     if shape.shared_ffn:
-        before = tally.sums["forward"].copy()
+        before = tally.sums["forward"]
         dense_mlp(tally, rates, shape.shared_ffn, whole | has(bits, Recompute.SHARED_EXPERTS))
-        tally.sums["cover"] += tally.sums["forward"] - before
+        tally.grow(cover=tally.sums["forward"] - before)
     _experts(tally, rates, gemm_rates(jobs, physics, grouped=True), whole)
     router = np.where(jobs.router_fusion, 8.0, 14.0)
     tally.launches(router, has(jobs.cuda_graph, Graph.MOE_ROUTER) | has(jobs.cuda_graph, Graph.MOE))
@@ -78,7 +80,7 @@ def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -
     each = np.where(jobs.grouped_gemm, 12.0, 6.0 + 6.0 * shape.experts / jobs.ep)
     tally.launches(each + np.where(jobs.permute_fusion, 4.0, 16.0), has(jobs.cuda_graph, Graph.MOE))
     static = has(jobs.cuda_graph, Graph.FULL_ITERATION) | has(jobs.cuda_graph, Graph.MOE) | (jobs.capacity_factor > 0)
-    tally.sums["sync"] += np.where(static | (jobs.ep == 1), 0.0, physics.sync_s)
+    tally.grow(sync=np.where(static | (jobs.ep == 1), 0.0, physics.sync_s))
     return tally.done()
 
 
@@ -93,8 +95,9 @@ def _experts(tally: Tally, rates: GemmRates, grouped: GemmRates, whole: Bools) -
     fan = 2 if shape.gated_mlp else 1
     # Every further expert's product is a kernel of its own unless the whole group is fused; without grouping each
     # is a call of its own as well.
-    narrow = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
-    each = physics.expert_gemm_s + physics.expert_cast_s * narrow + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
+    each = (
+        physics.expert_gemm_s + physics.expert_cast_s * is_narrow(jobs) + np.where(jobs.grouped_gemm, 0.0, rates.tau_s)
+    )
     each = np.where(jobs.fused_experts, 0.0, each)
     dense, expert = (replace(one, tau_s=one.tau_s + each * (local_experts - 1)) for one in (rates, grouped))
     tally.gemm(dense, copies, fan * ffn, width, groups=local_experts, expert=expert, replayed=whole)

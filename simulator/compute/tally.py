@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Bools, Graph, Jobs, Precision, Recompute, has, hidden_shards, tokens_per_rank
+from simulator.job import Bools, Graph, Jobs, Recompute, has, hidden_shards, is_narrow, once, tokens_per_rank
 from simulator.kernels import GemmRates, gemm_seconds, memory_seconds, weight_gradient_seconds
 from simulator.physics import Physics
 from simulator.recording import recorded
@@ -61,6 +61,13 @@ class PartTime:
         return _BACKWARD_KERNELS * self.issue
 
 
+@once
+def nothing(jobs: Jobs) -> Floats:
+    """What a part does not have, shape (B,). One array for each batch: where it ``is`` found, work can be left out."""
+    return np.zeros(jobs.size)
+
+
+@once
 def sharded_tokens(jobs: Jobs) -> Floats:
     """Tokens of one micro-batch a rank holds outside the tensor-parallel GEMMs, shape (B,); see `hidden_shards`."""
     return tokens_per_rank(jobs) / hidden_shards(jobs)
@@ -75,6 +82,7 @@ def tensor_launches(jobs: Jobs) -> Floats:
     return _COLLECTIVE_LAUNCHES * collectives
 
 
+@once
 def recomputed_share(jobs: Jobs) -> Floats:
     """Share of layers under full recomputation, shape (B,): ``recompute_layers`` per virtual stage, 0 for all."""
     per_stage = np.maximum(jobs.stage_layers.max(axis=1) / jobs.vpp, 1.0)
@@ -88,17 +96,23 @@ class Tally:
     def __init__(self, jobs: Jobs, physics: Physics) -> None:
         self.jobs, self.physics = jobs, physics
         self.full = recomputed_share(jobs)
-        self.sums = {name: np.zeros(jobs.size) for name in PartTime.__annotations__}
+        self.sums = dict.fromkeys(PartTime.__annotations__, nothing(jobs))
         traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
         self.fusion = np.where(jobs.compiled, physics.compiled_traffic, traffic)
+
+    def grow(self, **seconds: Floats) -> None:
+        """Adds to the sums of these names."""
+        for name, more in seconds.items():
+            self.sums[name] = self.sums[name] + more
 
     @recorded
     def _add(self, forward: Floats, backward: Floats, replayed: Bools | bool) -> tuple[Floats, Floats, Floats]:
         """Adds kernels; returns what forward, backward and replay grew by."""
-        replay = forward * np.where(replayed, 1.0, self.full)
-        self.sums["forward"] += forward
-        self.sums["backward"] += backward
-        self.sums["replay"] += replay
+        self.grow(forward=forward, backward=backward)
+        if replayed is False and self.full is nothing(self.jobs):
+            return forward, backward, self.full
+        replay = forward * (self.full if replayed is False else np.where(replayed, 1.0, self.full))
+        self.grow(replay=replay)
         return forward, backward, replay
 
     @recorded
@@ -115,10 +129,8 @@ class Tally:
         wgrad = weight_gradient_seconds(rates, rows, n, k, groups=groups) * ~self.jobs.frozen
         backward = gemm_seconds(product, rows, k, n, groups=groups) + wgrad
         self._add(forward, backward, replayed)
-        self.sums["wgrad"] += wgrad
-        self.sums["gemm"] += forward + backward
-        self.sums["gemm_ideal"] += 6 * rows * n * k / rates.peak_flops
-        self.sums["expert_weights" if expert else "weights"] += groups * n * k
+        self.grow(wgrad=wgrad, gemm=forward + backward, gemm_ideal=6 * rows * n * k / rates.peak_flops)
+        self.grow(**{"expert_weights" if expert else "weights": groups * n * k})
 
     @recorded
     def memory(
@@ -145,7 +157,7 @@ class Tally:
         **Source:** arXiv 2307.08691 (FlashAttention-2), section 3.1.2.
         """
         self._add(forward, forward * (2.5 / self.physics.attention_backward), replayed)
-        self.sums["cover"] += forward
+        self.grow(cover=forward)
 
     @recorded
     def scan(self, flops: Floats) -> None:
@@ -159,14 +171,13 @@ class Tally:
     def launches(self, kernels: Floats | float, captured: Bools | bool) -> None:
         """Host time of so many forward kernels, nearly free where a CUDA graph holds them."""
         jobs, physics = self.jobs, self.physics
-        low = ~np.isin(jobs.precision, (Precision.BF16, Precision.FP16))
-        count = kernels * np.where(low, _LOW_PRECISION_KERNELS, 1.0)
+        count = kernels * np.where(is_narrow(jobs), _LOW_PRECISION_KERNELS, 1.0)
         count = count * np.where(jobs.standard_fusions, 1.0, _UNFUSED_KERNELS)
         count = count * np.where(jobs.compiled, _COMPILED_KERNELS, 1.0)
         whole = has(jobs.cuda_graph, Graph.FULL_ITERATION)
         each = np.where(whole | captured, physics.graph_launch_s, physics.launch_s)
         each = each * np.where(jobs.traced, _TRACED_LAUNCH, 1.0)
-        self.sums["issue"] += count * each * (1 - physics.host_tuning * jobs.host_tuned)
+        self.grow(issue=count * each * (1 - physics.host_tuning * jobs.host_tuned))
 
     def done(self) -> PartTime:
         return PartTime(**self.sums)
