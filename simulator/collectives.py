@@ -272,7 +272,7 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     nic_sent = np.where(gathers, token * (jobs.ep - inside) / inside, token * skew * crossing)
     quality = np.select(
         [jobs.dispatcher == Dispatcher.DEEPEP, jobs.dispatcher == Dispatcher.HYBRIDEP],
-        [physics.deepep_eff, physics.hybridep_eff],
+        [physics.deepep_eff, physics.deepep_eff * physics.hybridep_gain],
         1.0,
     )
     fit = collective_fit(jobs.cluster, "all_to_all")

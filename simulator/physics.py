@@ -194,7 +194,7 @@ class Physics:
     deepep_eff: float = constant(
         0.97, 0.04, "DeepEP over the plain link rate", "DeepEP, 43-58 GB/s RDMA (43 of our 44)"
     )
-    hybridep_eff: float = constant(1.0, 0.04, "HybridEP over the plain link rate", "MCORE, dispatch table")
+    hybridep_gain: float = constant(1.03, 0.02, "HybridEP over DeepEP", "MCORE, dispatch table, and DeepEP")
 
     # Optimizer, offload, scale
     host_link_eff: float = constant(0.80, 0.25, "of the host link", "prior")
