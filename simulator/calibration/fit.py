@@ -103,10 +103,10 @@ class Fit:
 
     def without(self, held_out: Bools) -> Floats:
         """Parameters of the fit without the rows at ``held_out`` (shape (M,)): one Gauss-Newton step, shape (K,)."""
-        kept, gone = ~held_out, held_out
-        normal = self.jacobian[kept].T * self.weight[kept] @ self.jacobian[kept] + np.eye(self.layout.size)
-        pull = self.jacobian[gone].T @ (self.weight[gone] * self.residual[gone])
-        return self.shifts + np.linalg.solve(normal, pull)
+        kept = ~held_out
+        weighted = self.jacobian[kept].T * self.weight[kept]
+        normal = weighted @ self.jacobian[kept] + np.eye(self.layout.size)
+        return self.shifts - np.linalg.solve(normal, weighted @ self.residual[kept] + self.shifts)
 
 
 def layout_of(observations: Observations) -> Layout:
@@ -152,7 +152,7 @@ def fit(
         ftol=1e-4,
     )
     residual: Floats = found.fun[: rows.size] / scale
-    slope: Floats = np.asarray(found.jac)[: rows.size] / scale[:, None]
+    slope = model.jacobian(found.x)  # the search's own is weighted by the loss
     weight: Floats = scale**2 / (1 + (scale * residual / _KNEE) ** 2)
     covariance = _covariance(observations.column("source_id")[rows], slope, weight, residual)
     return Fit(layout, found.x, covariance, rows, residual, slope, weight)
