@@ -382,6 +382,18 @@ DEFAULTS: dict[str, Any] = {
 """What a column of `make_jobs` is when it is not given."""
 
 
+_DTYPES: dict[str, type[np.generic]] = {
+    field.name: {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_}[str(field.type)]
+    for field in fields(Jobs)
+    if field.name in _COLUMNS
+}
+_DEFAULT_COLUMNS: dict[str, NDArray[Any]] = {
+    name: np.array([value], dtype=_DTYPES[name]) for name, value in DEFAULTS.items()
+}
+for _column in _DEFAULT_COLUMNS.values():
+    _column.setflags(write=False)  # batches of one share them
+
+
 def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     """Build a batch from scalars and sequences, broadcast to one length B.
 
@@ -400,12 +412,13 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     if unknown or missing:
         raise TypeError(f"make_jobs: unknown columns {sorted(unknown)}, missing {sorted(missing)}")
     stage_layers = columns.pop("stage_layers", None)
-    names = [*DEFAULTS, "gbs", "seq_len"]
-    values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, DEFAULTS.get(n)))) for n in names))
-    kinds = {f.name: str(f.type) for f in fields(Jobs)}
-    dtypes = {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_}
+    given: dict[str, NDArray[Any]] = {
+        name: np.atleast_1d(np.asarray(column, dtype=_DTYPES[name])) for name, column in columns.items()
+    }
+    shape = np.broadcast_shapes(*(column.shape for column in given.values()))
     arrays: dict[str, Any] = {
-        n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)
+        name: column if column.shape == shape else np.broadcast_to(column, shape)
+        for name, column in (_DEFAULT_COLUMNS | given).items()
     }
     if stage_layers is None:
         stage_layers = even_stage_layers(model.layers, arrays["pp"])
