@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Jobs, Offload, Precision, Recompute, hidden_shards, offloaded_share
+from simulator.job import Jobs, Offload, Precision, Recompute, has, hidden_shards, offloaded_share, once
 from simulator.memory_physics import MemoryPhysics
 from simulator.models.shape import ModelShape, layer_kinds
 from simulator.recording import recorded
@@ -53,8 +53,11 @@ class Kept:
 
         FULL is not looked at here: it keeps whole layers or nothing but their input (see `kept_fully_recomputed`).
         """
-        dropped = ((jobs.recompute & self.recompute) | (jobs.offload & self.offload)) > 0
-        return np.where(dropped, 0.0, stays * self.bytes)
+        stored = stays * self.bytes
+        for bits, flag in ((jobs.recompute, self.recompute), (jobs.offload, self.offload)):
+            if flag:
+                stored = np.where(has(bits, flag), 0.0, stored)
+        return stored
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def kept_fully_recomputed(jobs: Jobs) -> Floats:
     return kept
 
 
+@once
 def routed_copies(jobs: Jobs, physics: MemoryPhysics) -> Floats:
     """Expert inputs per token on the fullest rank, shape (B,): top_k, times imbalance or capacity, over tp.
 

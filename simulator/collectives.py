@@ -39,13 +39,24 @@ class Group:
     def members_per_domain(self) -> Floats:
         """Ranks of one communicator that share a fast domain."""
         domain = self.cluster.accelerator.domain_gpus
-        members: Floats = np.clip(domain // np.maximum(self.stride, 1), 1, self.size).astype(np.float64)
+        members: Floats = np.minimum(np.maximum(domain // np.maximum(self.stride, 1), 1), self.size).astype(np.float64)
         return members
 
     @cached_property
     def domains(self) -> Floats:
         """Fast domains that one communicator spans."""
         return np.ceil(self.size / self.members_per_domain)
+
+    @cached_property
+    def leaves(self) -> NDArray[np.bool_]:
+        """More than one fast domain."""
+        return self.domains > 1
+
+    @cached_property
+    def passed(self) -> Floats:
+        """Share of a buffer that each rank passes on around a ring: (n-1)/n."""
+        share: Floats = (self.size - 1) / np.maximum(self.size, 1)
+        return share
 
     @cached_property
     def doublings(self) -> Floats:
@@ -109,7 +120,7 @@ def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     """
     inside = physics.link_speed * domain_rate(fit, group.cluster.accelerator.link_bytes_per_s, group.members_per_domain)
     across = group.members_per_domain * nic_rate(group.cluster, physics)
-    return np.where(group.domains > 1, np.minimum(inside, across), inside)
+    return np.where(group.leaves, np.minimum(inside, across), inside)
 
 
 def _ring_latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
@@ -119,20 +130,20 @@ def _ring_latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     """
     hop = physics.efa_ring_hop_s if group.cluster.interconnect == "efa" else physics.ring_hop_s
     inside = physics.latency * latency_seconds(fit, group.size - group.domains + 1)
-    across = hop * np.where(group.domains > 1, group.domains, 0.0)
+    across = hop * np.where(group.leaves, group.domains, 0.0)
     return np.where(group.size > 1, inside + across, 0.0)
 
 
 @recorded
 def _ring_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
     fit = collective_fit(group.cluster, operation)
-    sent = whole * (group.size - 1) / np.maximum(group.size, 1)
+    sent = whole * group.passed
     return _ring_latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
 
 
 def _ring_transfer(group: Group, physics: Physics, sent: Floats, fit: CollectiveFit) -> Floats:
     """Seconds of passing ``sent`` bytes on around a ring, beyond the latency."""
-    ramp = np.where(group.domains > 1, physics.network_ramp_s, physics.ramp * fit.ramp_us * 1e-6)
+    ramp = np.where(group.leaves, physics.network_ramp_s, physics.ramp * fit.ramp_us * 1e-6)
     return transfer_seconds(sent, ring_rate(group, physics, fit), ramp)
 
 
@@ -161,7 +172,7 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
     chip = group.cluster.accelerator
     ring = _reduce_seconds(group, physics, whole, "all_reduce")
     in_switch = nvls & (group.domains == 1) & (group.size >= 5) & (chip.arch_major >= 9)
-    if not np.any(in_switch):
+    if not in_switch.any():
         return ring
     return np.where(in_switch, _reduce_seconds(group, physics, whole, "all_reduce_nvls"), ring)
 
@@ -170,7 +181,7 @@ def all_reduce_seconds(group: Group, physics: Physics, whole: Floats, nvls: NDAr
 def _reduce_seconds(group: Group, physics: Physics, whole: Floats, operation: str) -> Floats:
     """Twice the volume of a gather, but the floor of NCCL's trees, which reach all ranks in few hops."""
     fit = collective_fit(group.cluster, operation)
-    sent = 2 * whole * (group.size - 1) / np.maximum(group.size, 1)
+    sent = 2 * whole * group.passed
     return _latency(group, physics, fit) + _ring_transfer(group, physics, sent, fit)
 
 
@@ -240,11 +251,10 @@ def distinct_targets(targets: Floats, experts: int, top_k: int) -> Floats:
     targets [1 - C(E - E/targets, k) / C(E, k)].  **Source:** hypergeometric; used by DeepEP-style dispatchers,
     which send a token once per target.
     """
-    misses = np.ones_like(targets)
-    held = experts / np.maximum(targets, 1.0)
-    for i in range(top_k):
-        misses = misses * np.clip((experts - held - i) / (experts - i), 0.0, 1.0)
-    return targets * (1 - misses)
+    left, held = experts - np.arange(float(top_k)), experts / np.maximum(targets, 1.0)
+    misses = np.maximum(1 - np.multiply.outer(1 / left, held), 0.0).prod(axis=0)
+    distinct: Floats = targets * (1 - misses)
+    return distinct
 
 
 @recorded
@@ -270,19 +280,23 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     link_sent = np.where(gathers, token * (jobs.ep - 1), token * skew * copies * (inside - 1) / np.maximum(inside, 1))
     crossing = np.where(fused, nodes, float(shape.top_k)) * (1 - 1 / domains)
     nic_sent = np.where(gathers, token * (jobs.ep - inside) / inside, token * skew * crossing)
+<<<<<<< HEAD
     quality = np.select(
         [jobs.dispatcher == Dispatcher.DEEPEP, jobs.dispatcher == Dispatcher.HYBRIDEP],
         [physics.deepep_eff, physics.deepep_eff * physics.hybridep_gain],
         1.0,
     )
+=======
+    quality = np.array([1.0, 1.0, physics.deepep_eff, physics.hybridep_eff])[jobs.dispatcher]
+>>>>>>> main
     fit = collective_fit(jobs.cluster, "all_to_all")
     ramp = physics.ramp * fit.ramp_us * 1e-6
     link = transfer_seconds(link_sent, quality * _copy_rate(jobs, physics, fit, inside), ramp)
     nic = transfer_seconds(nic_sent, nic_rate(jobs.cluster, physics) * quality, physics.network_ramp_s)
-    fan_out = gather_seconds(
-        Group(jobs.etp, np.ones_like(jobs.etp), jobs.cluster), physics, token * shape.top_k * jobs.etp
-    )
-    seconds: Floats = _latency(group, physics, fit) + np.maximum(link, nic) + fan_out
+    seconds: Floats = _latency(group, physics, fit) + np.maximum(link, nic)
+    if (jobs.etp > 1).any():
+        tensor = Group(jobs.etp, np.ones_like(jobs.etp), jobs.cluster)
+        seconds = seconds + gather_seconds(tensor, physics, token * shape.top_k * jobs.etp)
     return seconds
 
 
@@ -294,12 +308,9 @@ def _copy_rate(jobs: Jobs, physics: Physics, all_to_all: CollectiveFit, ranks: F
     chip = jobs.cluster.accelerator
     sms = entry(kernel_tables().dispatch, chip, "deepep")
     plain = physics.all_to_all_speed * domain_rate(all_to_all, chip.link_bytes_per_s, ranks)
-    fused = plain if sms is None else np.minimum(sms.fit.gb_s * 1e9, chip.link_bytes_per_s)
-    return np.select(
-        [jobs.dispatcher == Dispatcher.DEEPEP, jobs.dispatcher == Dispatcher.HYBRIDEP],
-        [fused, _MULTICAST_EFF * chip.link_bytes_per_s],
-        plain,
-    )
+    fused = plain if sms is None else min(sms.fit.gb_s * 1e9, chip.link_bytes_per_s)
+    rate = np.where(jobs.dispatcher == Dispatcher.DEEPEP, fused, plain)
+    return np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, _MULTICAST_EFF * chip.link_bytes_per_s, rate)
 
 
 @recorded

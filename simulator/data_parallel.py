@@ -52,7 +52,7 @@ def data_parallel(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParal
     """
     whole = _once(jobs, physics, stages)
     sharded = jobs.zero_stage >= 2
-    if not np.any(sharded):
+    if not sharded.any():
         return whole
     layers = _by_layer(jobs, physics, stages)
     return DataParallel(
@@ -79,7 +79,7 @@ def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     checks = np.where(jobs.checked_collectives & (jobs.dp > 1), physics.check_s * jobs.dp, 0.0)
     reduce = buckets * (_reduce_seconds(jobs, physics, dense / buckets, expert / buckets) + checks)
     gather = buckets * _gather_seconds(jobs, physics, dense / buckets, expert / buckets)
-    if np.any(jobs.broadcast_params):
+    if jobs.broadcast_params.any():
         gather = np.where(jobs.broadcast_params, _broadcast_seconds(jobs, physics, dense, expert), gather)
     gather = np.where((jobs.zero_stage == 0) | jobs.frozen, 0.0, gather)
     early = 1 / jobs.vpp + np.where(jobs.vpp > 1, (jobs.vpp - 1) * jobs.pp / jobs.vpp, 0.0)
@@ -143,9 +143,9 @@ def _reduce_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floats)
     time = np.zeros(jobs.size)
     for group, weights in _groups(jobs, dense, expert):
         one = scatter_seconds(group, physics, width * weights)
-        if np.any(jobs.zero_stage == 0):
+        if (jobs.zero_stage == 0).any():
             one = np.where(jobs.zero_stage == 0, all_reduce_seconds(group, physics, width * weights, jobs.nvls), one)
-        if np.any(jobs.optimizer_instances > 1):
+        if (jobs.optimizer_instances > 1).any():
             between = Group(jobs.optimizer_instances, group.size * group.stride, jobs.cluster)
             one = one + all_reduce_seconds(between, physics, width * weights / group.size, jobs.nvls)
         time = time + one

@@ -188,7 +188,7 @@ def enumerate_layouts(
         layouts = layouts.take(layouts.peak_bytes <= room)
         fitting += layouts.index.size
         best = _cheapest(best.joined(layouts), count)
-        front = front.joined(layouts)
+        front = front.joined(layouts.take(~_bettered(layouts, front)))
         front = front.take(pareto_front(front.figures))
     return Enumeration(best, front, priced, fitting)
 
@@ -197,6 +197,21 @@ def _figures(jobs: Jobs, physics: Physics) -> Floats:
     step = step_seconds(jobs, physics)
     peak = peak_memory(jobs, physics.memory).peak_reserved_bytes.max(axis=1)
     return np.stack((step, peak, step * jobs.cluster.n_gpus / (jobs.gbs * jobs.seq_len)), axis=1)
+
+
+def _bettered(layouts: Layouts, front: Layouts) -> NDArray[np.bool_]:
+    """Where a layout of the front is as good in everything, shape (K,); not all such places, but found quickly.
+
+    Of the layouts of the front that are as fast, the one with least memory is compared.
+    """
+    if not front.index.size:
+        return np.zeros(layouts.index.size, dtype=np.bool_)
+    least = np.minimum.accumulate(front.peak_bytes)
+    lightest = np.maximum.accumulate(np.where(front.peak_bytes == least, np.arange(least.size), 0))
+    as_fast = np.searchsorted(front.step_time_s, layouts.step_time_s, side="right") - 1
+    as_good = (front.figures[lightest[as_fast]] <= layouts.figures).all(axis=1)
+    bettered: NDArray[np.bool_] = (as_fast >= 0) & as_good
+    return bettered
 
 
 def _cheapest(layouts: Layouts, count: int) -> Layouts:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 from functools import cached_property, wraps
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,18 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 T = TypeVar("T")
+P = ParamSpec("P")
+E = TypeVar("E", bound=type[Enum])
 
 
+def _at_hand(kind: E) -> E:
+    """``kind`` with its members as plain attributes, as from Python 3.12 on: looking one up took a microsecond."""
+    for name, member in kind.__members__.items():
+        type.__setattr__(kind, name, member)
+    return kind
+
+
+@_at_hand
 class Precision(IntEnum):
     """Number format of the large GEMMs; everything else stays BF16 with FP32 main weights."""
 
@@ -38,6 +48,7 @@ class Precision(IntEnum):
     FP16 = 6
 
 
+@_at_hand
 class Recompute(IntFlag):
     """What is recomputed in the backward pass. FULL excludes the others."""
 
@@ -52,6 +63,7 @@ class Recompute(IntFlag):
     FULL = 128
 
 
+@_at_hand
 class Dispatcher(IntEnum):
     """How MoE tokens travel between expert-parallel ranks."""
 
@@ -61,6 +73,7 @@ class Dispatcher(IntEnum):
     HYBRIDEP = 3
 
 
+@_at_hand
 class Graph(IntFlag):
     """Parts captured in CUDA graphs."""
 
@@ -74,6 +87,7 @@ class Graph(IntFlag):
     MAMBA = 64
 
 
+@_at_hand
 class Offload(IntFlag):
     """Activations moved to host memory between forward and backward."""
 
@@ -109,6 +123,7 @@ GRAPH_PARTS: dict[str, Graph] = {
 """Names of what CUDA graphs can capture."""
 
 
+@_at_hand
 class Schedule(IntEnum):
     """Order in which a pipeline stage works through its micro-batches.
 
@@ -272,16 +287,19 @@ class Jobs:
 _COLUMNS = tuple(f.name for f in fields(Jobs) if f.name not in ("model", "cluster"))
 
 
-def once(function: Callable[[Jobs], T]) -> Callable[[Jobs], T]:
-    """``function``, called once for each batch. What it returns is shared: it must not be written to."""
+def once(function: Callable[Concatenate[Jobs, P], T]) -> Callable[Concatenate[Jobs, P], T]:
+    """``function``, called once for each batch as long as its other arguments are the same objects.
+
+    What it returns is shared: it must not be written to.
+    """
     key = f"{function.__module__}.{function.__name__}"
 
     @wraps(function)
-    def known(jobs: Jobs) -> T:
-        held = vars(jobs)
-        if key not in held:
-            held[key] = function(jobs)
-        found: T = held[key]
+    def known(jobs: Jobs, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        held = vars(jobs).get(key)
+        if held is None or any(new is not old for new, old in zip(args, held[0], strict=True)):
+            held = vars(jobs)[key] = args, function(jobs, *args, **kwargs)
+        found: T = held[1]
         return found
 
     return known
@@ -367,6 +385,18 @@ DEFAULTS: dict[str, Any] = {
 """What a column of `make_jobs` is when it is not given."""
 
 
+_DTYPES: dict[str, type[np.generic]] = {
+    field.name: {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_}[str(field.type)]
+    for field in fields(Jobs)
+    if field.name in _COLUMNS
+}
+_DEFAULT_COLUMNS: dict[str, NDArray[Any]] = {
+    name: np.array([value], dtype=_DTYPES[name]) for name, value in DEFAULTS.items()
+}
+for _column in _DEFAULT_COLUMNS.values():
+    _column.setflags(write=False)  # batches of one share them
+
+
 def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     """Build a batch from scalars and sequences, broadcast to one length B.
 
@@ -385,12 +415,13 @@ def make_jobs(model: ModelShape, cluster: ClusterSpec, **columns: Any) -> Jobs:
     if unknown or missing:
         raise TypeError(f"make_jobs: unknown columns {sorted(unknown)}, missing {sorted(missing)}")
     stage_layers = columns.pop("stage_layers", None)
-    names = [*DEFAULTS, "gbs", "seq_len"]
-    values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns.get(n, DEFAULTS.get(n)))) for n in names))
-    kinds = {f.name: str(f.type) for f in fields(Jobs)}
-    dtypes = {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_}
+    given: dict[str, NDArray[Any]] = {
+        name: np.atleast_1d(np.asarray(column, dtype=_DTYPES[name])) for name, column in columns.items()
+    }
+    shape = np.broadcast_shapes(*(column.shape for column in given.values()))
     arrays: dict[str, Any] = {
-        n: np.ascontiguousarray(v, dtype=dtypes[kinds[n]]) for n, v in zip(names, values, strict=True)
+        name: column if column.shape == shape else np.broadcast_to(column, shape)
+        for name, column in (_DEFAULT_COLUMNS | given).items()
     }
     if stage_layers is None:
         stage_layers = even_stage_layers(model.layers, arrays["pp"])

@@ -199,7 +199,7 @@ def _gradient_bytes(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -
 
 def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
     """ZeRO-3: the weights of this layer and the next, and this layer's unsharded gradient, shape (B, P)."""
-    if not np.any(jobs.zero_stage >= 3):
+    if not (jobs.zero_stage >= 3).any():
         return np.zeros(stages.exists.shape)
     count, tp = parameters(jobs.model), jobs.tp
     routed = jobs.model.experts * count.expert / (jobs.ep * jobs.etp)

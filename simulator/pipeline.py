@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Bools, Ints, Jobs, Schedule, present, stage_numbers
+from simulator.job import Bools, Ints, Jobs, Schedule, once, present, stage_numbers
 from simulator.recording import recorded
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ def pipeline_times(jobs: Jobs, passes: Passes, send: Floats) -> tuple[Floats, Fl
     pipelines = Pipelines.of(jobs)
     free = pipeline_seconds(pipelines, passes)
     blocking = blocks(jobs)
-    if np.any(blocking):
+    if blocking.any():
         own = np.where(blocking & (jobs.pp > 1), jobs.vpp * send, 0.0)[:, None]
         waits = np.where(passes.total > 0, own, 0.0)
         passes = Passes(passes.forward + waits, passes.backward + waits, passes.weight)
@@ -167,7 +167,7 @@ def _one_forward_one_backward(pipelines: Pipelines, forward: Floats, backward: F
     both, hops = forward + backward, np.minimum(stages - 1 - behind, stages - 1) * send
     crossed = _running(np.add, both) + 2 * hops
     ways = [_Way.of(one, hops, crossed, held) for one in (forward, backward)]
-    if np.any(chunks > 1):
+    if (chunks > 1).any():
         last = np.take_along_axis(both, pipelines.stages[None, :] - 1, axis=0)[0]
         late = stages * last + send - ((chunks + 1) * stages + 1 - held) * both
         late = np.where((chunks > 1) & (count >= 2 * stages) & (behind >= 0), late, -np.inf)
@@ -314,7 +314,7 @@ def in_flight(jobs: Jobs) -> Floats:
     pp, vpp, count, schedule = (a[:, None] for a in (jobs.pp, jobs.vpp, jobs.num_microbatches, jobs.schedule))
     behind = np.maximum(pp - stage, 0)
     held = np.where(vpp > 1, (2 * behind - 1 + (vpp - 1) * pp) / vpp, behind)
-    if np.any(schedule != Schedule.ONE_F_ONE_B):
+    if (schedule != Schedule.ONE_F_ONE_B).any():
         zero_bubble = (schedule == Schedule.ZB_H1) | (schedule == Schedule.ZB_V)
         kinds = [schedule == Schedule.GPIPE, zero_bubble]
         kinds += [schedule == kind for kind in (Schedule.DUALPIPE, Schedule.DUALPIPE_V)]
@@ -323,13 +323,20 @@ def in_flight(jobs: Jobs) -> Floats:
     return inside
 
 
+@once
+def holds_two(jobs: Jobs) -> Bools | None:
+    """Where a rank holds two stages of the pipeline, shape (B,); None where none does."""
+    twice: Bools = jobs.schedule == Schedule.DUALPIPE
+    return twice if twice.any() else None
+
+
 def held_by_rank(jobs: Jobs, stage_values: Floats) -> Floats:
     """What every pipeline rank holds, (B, P), of what a stage has: DualPipe's ranks hold the mirrored stage too.
 
     **Source:** arXiv 2412.19437 Table 2 (parameters twice).
     """
-    twice = jobs.schedule == Schedule.DUALPIPE
-    if not np.any(twice):
+    twice = holds_two(jobs)
+    if twice is None:
         return stage_values
     mirrored = jobs.pp[:, None] - 1 - stage_numbers(jobs)
     other = np.take_along_axis(stage_values, np.maximum(mirrored, 0), axis=1)

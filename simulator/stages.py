@@ -31,14 +31,13 @@ from simulator.job import (
     Jobs,
     Offload,
     Recompute,
-    Schedule,
     has,
     offloaded_share,
     stage_numbers,
     tokens_per_rank,
 )
 from simulator.physics import Physics
-from simulator.pipeline import held_by_rank
+from simulator.pipeline import held_by_rank, holds_two
 from simulator.placement import layer_parts
 from simulator.recording import recorded
 
@@ -146,7 +145,7 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     compute, tp, ep, cp, issue, sync = map(both, ("compute", "tp", "ep", "cp", "issue", "sync"))
     busy = [compute[i] + tp[i] + ep[i] + cp[i] for i in (0, 1)]
     wait = [none[:, None], none[:, None]]
-    if np.any(jobs.offload):
+    if jobs.offload.any():
         # Activations move to the host beside the stage's computation, in order: only what takes longer is waited for.
         moved = spread([_offload_seconds(jobs, physics, n) for n in names])
         wait = [np.maximum(moved - _UNDER_OFFLOAD * busy[i], _OFFLOAD_SHOWN * moved) for i in (0, 1)]
@@ -184,8 +183,8 @@ def _stalls(jobs: Jobs, physics: Physics) -> Floats | float:
 def _contents(jobs: Jobs, counts: list[Floats]) -> tuple[Floats, Floats]:
     """Parts that a rank holds, and those that one micro-batch crosses on it: shapes (B, P, parts)."""
     held = np.stack([held_by_rank(jobs, count).T for count in counts]).T
-    twice = jobs.schedule == Schedule.DUALPIPE
-    return held, held * np.where(twice, 0.5, 1.0)[:, None, None] if np.any(twice) else held
+    twice = holds_two(jobs)
+    return held, held if twice is None else held * np.where(twice, 0.5, 1.0)[:, None, None]
 
 
 @recorded
@@ -231,7 +230,7 @@ def _check_seconds(jobs: Jobs, physics: Physics, blocks: float) -> Floats:
 
     **Source:** pytorch/pytorch `ProcessGroupWrapper.cpp`, an all-gather of fingerprints over gloo.
     """
-    if not np.any(jobs.checked_collectives):
+    if not jobs.checked_collectives.any():
         return nothing(jobs)
     each = physics.check_s * jobs.tp + gather_seconds(tensor_group(jobs), physics, np.zeros(jobs.size))
     return np.where(jobs.checked_collectives & (jobs.tp > 1), blocks * each, 0.0)
@@ -280,7 +279,7 @@ def _exposed_dispatch(
 
 def _exposed_ring(jobs: Jobs, physics: Physics, part: PartTime) -> tuple[Floats, Floats]:
     """Key/value exchange that outlasts the attention kernel it runs beside; backward moves gradients too."""
-    if not np.any(jobs.cp > 1):
+    if not (jobs.cp > 1).any():
         return nothing(jobs), nothing(jobs)
     replayed = np.where(has(jobs.recompute, Recompute.CORE_ATTN), 1.0, recomputed_share(jobs))
     ring = ring_attention_seconds(jobs, physics)

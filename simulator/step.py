@@ -142,8 +142,8 @@ def _breakdown(jobs: Jobs, physics: Physics, stages: StageTimes) -> dict[str, Fl
     busy = {name: count * getattr(stages, name)[rows, slowest] for name in ("compute", "tp", "ep", "cp", "host")}
     shared = data_parallel(jobs, physics, stages)
     fixed = physics.step_fixed_s * (1 - physics.host_tuning * jobs.host_tuned) * ~jobs.traced
-    everyone = Group(np.full(jobs.size, jobs.cluster.n_gpus), np.ones(jobs.size, dtype=np.int64), jobs.cluster)
-    norm = all_reduce_seconds(everyone, physics, np.zeros(jobs.size), jobs.nvls)
+    everyone = Group(np.array([jobs.cluster.n_gpus]), np.array([1]), jobs.cluster)
+    norm = all_reduce_seconds(everyone, physics, np.zeros(1), jobs.nvls)
     parts = {
         "compute": busy["compute"] + physics.contention * shared.hidden,
         "exposed_tp": busy["tp"],

@@ -47,7 +47,7 @@ def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
         tally.memory(4 * passes * (heads + kv_heads) * qk * rows, kernels=2 * passes)
     seen = AttentionShape(rows, jobs.cp.astype(np.float64), heads, kv_heads, qk, v)
     _fused_kernel(tally, seen)
-    if not np.all(jobs.fused_attention):
+    if not jobs.fused_attention.all():
         _score_kernels(tally, rates, seen)
     tally.gemm(rates, rows, np.asarray(h), heads * v)
     _adapters(tally, heads * qk + 2 * kv_heads * qk + h)
@@ -61,7 +61,7 @@ def _adapters(tally: Tally, outputs: Floats) -> None:
     The input is read, the product written, and added to the ``outputs`` (elements a token) of the frozen matrices.
     """
     jobs = tally.jobs
-    if not np.any(jobs.frozen):
+    if not jobs.frozen.any():
         return
     traffic = (8 * outputs + 4.0 * jobs.model.hidden) * tokens_per_rank(jobs)
     tally.memory(np.where(jobs.frozen, traffic, 0.0), kernels=0)

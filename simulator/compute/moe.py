@@ -26,6 +26,7 @@ _SQUARED_RELU_BYTES = 20.0
 _CHAIN_BACKWARD = 2.2
 
 
+@once
 def routing_imbalance(jobs: Jobs, physics: Physics) -> Floats:
     """Load of the busiest expert rank over the mean, shape (B,); 1 when balance is forced or EP is 1.
 

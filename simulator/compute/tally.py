@@ -90,6 +90,25 @@ def recomputed_share(jobs: Jobs) -> Floats:
     return np.where(has(jobs.recompute, Recompute.FULL), share, 0.0)
 
 
+@once
+def launch_seconds(jobs: Jobs, physics: Physics) -> tuple[Floats, Floats]:
+    """Host time for each kernel counted in an eager BF16 layer, shape (B,): launched alone, and inside a CUDA graph."""
+    factor = np.where(is_narrow(jobs), _LOW_PRECISION_KERNELS, 1.0)
+    factor = factor * np.where(jobs.standard_fusions, 1.0, _UNFUSED_KERNELS)
+    factor = factor * np.where(jobs.compiled, _COMPILED_KERNELS, 1.0)
+    factor = factor * np.where(jobs.traced, _TRACED_LAUNCH, 1.0)
+    factor = factor * (1 - physics.host_tuning * jobs.host_tuned)
+    graph = factor * physics.graph_launch_s
+    return np.where(has(jobs.cuda_graph, Graph.FULL_ITERATION), graph, factor * physics.launch_s), graph
+
+
+@once
+def fused_traffic(jobs: Jobs, physics: Physics) -> Floats:
+    """Bytes that memory-bound operations move over those of Megatron-Core's fused kernels, shape (B,)."""
+    traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
+    return np.where(jobs.compiled, physics.compiled_traffic, traffic)
+
+
 class Tally:
     """Adds up the kernels of one part."""
 
@@ -97,8 +116,7 @@ class Tally:
         self.jobs, self.physics = jobs, physics
         self.full = recomputed_share(jobs)
         self.sums = dict.fromkeys(PartTime.__annotations__, nothing(jobs))
-        traffic = np.where(jobs.standard_fusions, 1.0, physics.unfused_traffic)
-        self.fusion = np.where(jobs.compiled, physics.compiled_traffic, traffic)
+        self.fusion = fused_traffic(jobs, physics)
 
     def grow(self, **seconds: Floats) -> None:
         """Adds to the sums of these names."""
@@ -170,14 +188,8 @@ class Tally:
 
     def launches(self, kernels: Floats | float, captured: Bools | bool) -> None:
         """Host time of so many forward kernels, nearly free where a CUDA graph holds them."""
-        jobs, physics = self.jobs, self.physics
-        count = kernels * np.where(is_narrow(jobs), _LOW_PRECISION_KERNELS, 1.0)
-        count = count * np.where(jobs.standard_fusions, 1.0, _UNFUSED_KERNELS)
-        count = count * np.where(jobs.compiled, _COMPILED_KERNELS, 1.0)
-        whole = has(jobs.cuda_graph, Graph.FULL_ITERATION)
-        each = np.where(whole | captured, physics.graph_launch_s, physics.launch_s)
-        each = each * np.where(jobs.traced, _TRACED_LAUNCH, 1.0)
-        self.grow(issue=count * each * (1 - physics.host_tuning * jobs.host_tuned))
+        eager, graph = launch_seconds(self.jobs, self.physics)
+        self.grow(issue=kernels * np.where(captured, graph, eager))
 
     def done(self) -> PartTime:
         return PartTime(**self.sums)
