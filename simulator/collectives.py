@@ -280,15 +280,8 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     link_sent = np.where(gathers, token * (jobs.ep - 1), token * skew * copies * (inside - 1) / np.maximum(inside, 1))
     crossing = np.where(fused, nodes, float(shape.top_k)) * (1 - 1 / domains)
     nic_sent = np.where(gathers, token * (jobs.ep - inside) / inside, token * skew * crossing)
-<<<<<<< HEAD
-    quality = np.select(
-        [jobs.dispatcher == Dispatcher.DEEPEP, jobs.dispatcher == Dispatcher.HYBRIDEP],
-        [physics.deepep_eff, physics.deepep_eff * physics.hybridep_gain],
-        1.0,
-    )
-=======
-    quality = np.array([1.0, 1.0, physics.deepep_eff, physics.hybridep_eff])[jobs.dispatcher]
->>>>>>> main
+    deepep = physics.deepep_eff
+    quality = np.array([1.0, 1.0, deepep, deepep * physics.hybridep_gain])[jobs.dispatcher]
     fit = collective_fit(jobs.cluster, "all_to_all")
     ramp = physics.ramp * fit.ramp_us * 1e-6
     link = transfer_seconds(link_sent, quality * _copy_rate(jobs, physics, fit, inside), ramp)
