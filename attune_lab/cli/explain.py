@@ -22,22 +22,19 @@ _SMALL = 5e-4  # share of the whole below which parts are printed as one
 
 def errors_of(bench: Workbench) -> dict[str, Any]:
     """``step_time_sd_s``, and ``typical_error``: how far predictions for similar published runs have been off."""
-    from attune_lab.cost_model import SimulatedCostModel
     from attune_lab.recipe.shape import shape_of
     from simulator.explain import typical_errors
 
     errors = typical_errors(bench.cluster.accelerator.name, shape_of(bench.baseline).name)
     return {
-        "step_time_sd_s": SimulatedCostModel(bench.cluster).step_time_sd_s(bench.baseline),
+        "step_time_sd_s": bench.cost_model.step_time_sd_s(bench.baseline),
         "typical_error": [asdict(error) for error in errors],
     }
 
 
 def explanation_of(bench: Workbench) -> Explanation:
     """The prediction for the baseline, taken apart."""
-    from attune_lab.cost_model import SimulatedCostModel
-
-    return SimulatedCostModel(bench.cluster).explain(bench.baseline)
+    return bench.cost_model.explain(bench.baseline)
 
 
 def show_errors(console: Console, data: dict[str, Any]) -> None:
