@@ -245,7 +245,7 @@ def _outside(jobs: Jobs, physics: MemoryPhysics) -> Floats:
     groups = (jobs.tp, jobs.pp, jobs.cp, jobs.dp, jobs.ep, jobs.etp, np.where(jobs.ep > 1, jobs.expert_dp, 1))
     communicators = sum(((size > 1).astype(np.float64) for size in groups), np.zeros(jobs.size))
     nvls = jobs.nvls & (jobs.cluster.accelerator.arch_major >= 9) & (jobs.cluster.n_gpus > 1)
-    kernels = (jobs.dispatcher >= Dispatcher.DEEPEP) & (jobs.ep > 1)
+    kernels = (jobs.dispatcher >= int(Dispatcher.DEEPEP)) & (jobs.ep > 1)
     outside: Floats = (
         physics.context_bytes
         + communicators * physics.communicator_bytes
