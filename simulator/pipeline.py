@@ -168,7 +168,7 @@ def _one_forward_one_backward(pipelines: Pipelines, forward: Floats, backward: F
     crossed = _running(np.add, both) + 2 * hops
     ways = [_Way.of(one, hops, crossed, held) for one in (forward, backward)]
     if (chunks > 1).any():
-        last = np.take_along_axis(both, pipelines.stages[None, :] - 1, axis=0)[0]
+        last = both[pipelines.stages - 1, np.arange(pipelines.stages.size)]
         late = stages * last + send - ((chunks + 1) * stages + 1 - held) * both
         late = np.where((chunks > 1) & (count >= 2 * stages) & (behind >= 0), late, -np.inf)
         ways = [way.with_laps(crossed, (chunks - 1) * (way.crossing + send), first_lap, late) for way in ways]
