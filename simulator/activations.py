@@ -35,6 +35,7 @@ GEMM_INPUT_BYTES = {
     Precision.MXFP8: 1.0 + 1 / 32,
     Precision.NVFP4: 0.5 + 1 / 16,
 }
+_GEMM_INPUT = np.array([GEMM_INPUT_BYTES[precision] for precision in sorted(Precision)])
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def _mamba(jobs: Jobs) -> list[Kept]:
     ]
 
 
+@once
 def _gemm_input(jobs: Jobs) -> Floats:
-    table = np.array([GEMM_INPUT_BYTES[Precision(value)] for value in range(len(Precision))])
-    width: Floats = table[jobs.precision]
+    width: Floats = _GEMM_INPUT[jobs.precision]
     return width

@@ -282,9 +282,9 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     ranks = distinct_targets(jobs.ep.astype(np.float64), shape.experts, shape.top_k)
     nodes = distinct_targets(domains, shape.experts, shape.top_k)
     skew = routing_imbalance(jobs, physics)
-    fused = jobs.dispatcher >= Dispatcher.DEEPEP
+    fused = jobs.dispatcher >= int(Dispatcher.DEEPEP)
     copies = np.where(fused, ranks, float(shape.top_k))
-    gathers = jobs.dispatcher == Dispatcher.ALLGATHER
+    gathers = jobs.dispatcher == int(Dispatcher.ALLGATHER)
     link_sent = np.where(gathers, token * (jobs.ep - 1), token * skew * copies * (inside - 1) / np.maximum(inside, 1))
     crossing = np.where(fused, nodes, float(shape.top_k)) * (1 - 1 / domains)
     nic_sent = np.where(gathers, token * (jobs.ep - inside) / inside, token * skew * crossing)
@@ -310,8 +310,8 @@ def _copy_rate(jobs: Jobs, physics: Physics, all_to_all: CollectiveFit, ranks: F
     sms = entry(kernel_tables().dispatch, chip, "deepep")
     plain = physics.all_to_all_speed * domain_rate(all_to_all, chip.link_bytes_per_s, ranks)
     fused = plain if sms is None else min(sms.fit.gb_s * 1e9, chip.link_bytes_per_s)
-    rate = np.where(jobs.dispatcher == Dispatcher.DEEPEP, fused, plain)
-    return np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, _MULTICAST_EFF * chip.link_bytes_per_s, rate)
+    rate = np.where(jobs.dispatcher == int(Dispatcher.DEEPEP), fused, plain)
+    return np.where(jobs.dispatcher == int(Dispatcher.HYBRIDEP), _MULTICAST_EFF * chip.link_bytes_per_s, rate)
 
 
 @recorded

@@ -29,7 +29,10 @@ E = TypeVar("E", bound=type[Enum])
 
 
 def _at_hand(kind: E) -> E:
-    """``kind`` with its members as plain attributes, as from Python 3.12 on: looking one up took a microsecond."""
+    """``kind`` with its members as plain attributes, as from Python 3.12 on: looking one up took a microsecond.
+
+    Columns are compared with ``int(member)``, for numpy takes several times as long to compare with the member.
+    """
     for name, member in kind.__members__.items():
         type.__setattr__(kind, name, member)
     return kind
@@ -267,7 +270,7 @@ class Jobs:
     @cached_property
     def last_stage(self) -> Ints:
         """Pipeline stage of the final layers and the head, shape (B,): the first one where chunks form a V."""
-        folded = (self.schedule == Schedule.ZB_V) | (self.schedule == Schedule.DUALPIPE_V)
+        folded = (self.schedule == int(Schedule.ZB_V)) | (self.schedule == int(Schedule.DUALPIPE_V))
         stage: Ints = np.where(folded, 0, self.pp - 1)
         return stage
 
@@ -336,9 +339,16 @@ def tokens_per_rank(jobs: Jobs) -> Floats:
 
 
 @once
+def most_layers(jobs: Jobs) -> Ints:
+    """Layers of the stage that has most, shape (B,)."""
+    layers: Ints = jobs.stage_layers.max(axis=1)
+    return layers
+
+
+@once
 def offloaded_share(jobs: Jobs) -> Floats:
     """Share of the layers whose activations go to host memory as a whole, shape (B,)."""
-    asked, held = jobs.offload_layers, np.maximum(jobs.stage_layers.max(axis=1), 1)
+    asked, held = jobs.offload_layers, np.maximum(most_layers(jobs), 1)
     share = np.where(asked > 0, np.minimum(asked / held, 1.0), 1.0)
     return np.where(has(jobs.offload, Offload.LAYER), share, 0.0)
 
@@ -352,7 +362,7 @@ def present(column: Ints) -> list[int]:
 @once
 def is_narrow(jobs: Jobs) -> Bools:
     """Where the large GEMMs run in less than 16 bits, shape (B,)."""
-    bits: Bools = (jobs.precision != Precision.BF16) & (jobs.precision != Precision.FP16)
+    bits: Bools = (jobs.precision != int(Precision.BF16)) & (jobs.precision != int(Precision.FP16))
     return bits
 
 

@@ -22,9 +22,10 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "MCORE": "arXiv 2603.07685 (Megatron-Core MoE)",
         "SimuMax": "MooreThreads/SimuMax@4dcaae5",
         "vTrain": "VIA-Research/vTrain@f8dda84 data/, measured iteration times",
+        "prior": "an engineering estimate without a published measurement",
     }
 )
-"""Short names of the sources below; a *prior* is an engineering estimate without a published measurement."""
+"""Short names of the sources below."""
 
 
 @dataclass(frozen=True)
