@@ -18,8 +18,7 @@ from attune_lab.recipe.shape import shape_of
 from simulator.hardware import ClusterSpec
 from simulator.metrics import peak_flops
 from simulator.models import ModelShape
-from simulator.physics import Physics
-from simulator.posterior import DEFAULT_PHYSICS
+from simulator.posterior import POSTERIOR, Posterior
 from simulator.step import simulate_step
 
 if TYPE_CHECKING:
@@ -31,10 +30,11 @@ if TYPE_CHECKING:
 class SimulatedCostModel:
     """Predictions for recipes on one cluster; implements `attune_lab.contracts.CostModel`."""
 
-    def __init__(self, cluster: ClusterSpec, physics: Physics = DEFAULT_PHYSICS) -> None:
-        """``physics`` is the posterior mean unless a calibration gives another."""
+    def __init__(self, cluster: ClusterSpec, posterior: Posterior = POSTERIOR) -> None:
+        """``posterior`` is the project's calibration unless the user made another."""
         self._cluster = cluster
-        self._physics = physics
+        self._posterior = posterior
+        self._physics = posterior.physics()
 
     def estimate(self, recipes: Sequence[Recipe]) -> list[Estimate]:
         """Estimates in the order asked, one vectorised simulation per model among them.
@@ -76,7 +76,7 @@ class SimulatedCostModel:
         """
         from simulator.explain import explain
 
-        return explain(self._job(recipe), self._physics)
+        return explain(self._job(recipe), self._physics, self._posterior)
 
     def step_time_sd_s(self, recipe: Recipe) -> float:
         """Standard deviation of its predicted step time that is left by the uncertainty of the constants, seconds.
@@ -86,7 +86,7 @@ class SimulatedCostModel:
         """
         from simulator.explain import step_time_sd
 
-        return float(step_time_sd(self._job(recipe), self._physics)[0])
+        return float(step_time_sd(self._job(recipe), self._physics, self._posterior)[0])
 
     def _job(self, recipe: Recipe) -> Jobs:
         """A batch of this recipe alone."""

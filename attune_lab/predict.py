@@ -17,7 +17,8 @@ from attune_lab.writing import write_file
 from simulator.calibration.batches import Batch, batch_memory, batch_points, measured_peak, memory_demand
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
 from simulator.hardware import GIB
-from simulator.posterior import POSTERIOR
+from simulator.physics import Physics
+from simulator.posterior import POSTERIOR, Posterior
 from simulator.step import simulate_step
 
 PREDICTED_COLUMNS = (
@@ -31,8 +32,10 @@ PREDICTED_COLUMNS = (
 _MAX_BYTES = 512_000_000
 
 
-def predict_file(points: Path, out: Path) -> dict[str, int]:
+def predict_file(points: Path, out: Path, posterior: Posterior = POSTERIOR) -> dict[str, int]:
     """Write ``points`` with the predicted columns added to ``out``; returns rows by ``pred_status``.
+
+    ``posterior`` has the constants.
 
     Statuses: ``ok``, ``oom`` (predicted not to fit), ``invalid`` (a cell cannot be read), ``unsupported`` (read,
     but outside what the simulator prices). ``pred_peak_mem_gb`` is in GB (1e9) and of the row's
@@ -43,7 +46,7 @@ def predict_file(points: Path, out: Path) -> dict[str, int]:
         EnvironmentFault: ``out`` cannot be written.
     """
     header, rows = read_points(points)
-    predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows])
+    predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows], posterior)
     fields = [name for name in header if name not in PREDICTED_COLUMNS]
     keep = [header.index(name) for name in fields]
     table = io.StringIO()
@@ -58,7 +61,23 @@ def predict_file(points: Path, out: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+def read_calibration(path: Path | None) -> Posterior:
+    """The calibration in a file that ``attune calibrate`` wrote; the project's own where None is given.
+
+    Raises:
+        UserError: the file cannot be read or is none.
+    """
+    if path is None:
+        return POSTERIOR
+    try:
+        return Posterior.load(path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def predict_rows(rows: Sequence[dict[str, str]], posterior: Posterior = POSTERIOR) -> list[dict[str, Any]]:
     """The predicted columns of each row, in order. Never raises for a row's content."""
     results: list[dict[str, Any]] = [dict.fromkeys(PREDICTED_COLUMNS, "") for _ in rows]
     points: dict[int, Point] = {}
@@ -75,12 +94,11 @@ def predict_rows(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
     for index, reason in refused.items():
         results[index].update(pred_status="unsupported", pred_reason=reason)
     for batch in batches:
-        _fill(results, batch)
+        _fill(results, batch, posterior.physics(batch.stack, batch.version))
     return results
 
 
-def _fill(results: list[dict[str, Any]], batch: Batch) -> None:
-    physics = POSTERIOR.physics(batch.stack, batch.version)
+def _fill(results: list[dict[str, Any]], batch: Batch, physics: Physics) -> None:
     step = simulate_step(batch.jobs, physics)
     capacity = batch.jobs.cluster.accelerator.memory_bytes / GIB
     memory = batch_memory(batch, physics.memory)

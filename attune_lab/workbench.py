@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
-from attune_lab.contracts import CostModel, Tuner, TuningTask, UserError
+from attune_lab.contracts import Tuner, TuningTask, UserError
 
 if TYPE_CHECKING:
+    from attune_lab.cost_model import SimulatedCostModel
     from attune_lab.recipe import Recipe
     from attune_lab.recipe.carry import Change
     from attune_lab.recipe.files import RecipeFile
     from simulator.hardware import ClusterSpec
+    from simulator.posterior import Posterior
 
 TUNER_GROUP = "attune.tuners"
 """Entry-point group; a third party adds a tuner by publishing a package that names one here."""
@@ -33,7 +35,7 @@ class Workbench:
     file: RecipeFile
     baseline: Recipe
     cluster: ClusterSpec
-    cost_model: CostModel
+    cost_model: SimulatedCostModel
     carried_over: tuple[Change, ...]
 
     @property
@@ -42,7 +44,9 @@ class Workbench:
         return tuple(_unread(flag) for flag in self.file.recipe.carried if flag.startswith("--"))
 
 
-def open_workbench(recipe: str, cluster: str, *, carry_over: bool | None = None) -> Workbench:
+def open_workbench(
+    recipe: str, cluster: str, *, carry_over: bool | None = None, posterior: Posterior | None = None
+) -> Workbench:
     """Load a recipe and make it ready for a cluster.
 
     Args:
@@ -50,6 +54,7 @@ def open_workbench(recipe: str, cluster: str, *, carry_over: bool | None = None)
         cluster: e.g. ``64xH200-SXM5-141GB``.
         carry_over: adapt a recipe that cannot start or fit on this many GPUs by minimal rules. None: only
             shipped recipes, which are published for other clusters; a user's own file is taken at its word.
+        posterior: constants of the cost model; the project's calibration if None.
 
     Raises:
         UserError: unknown recipe or cluster; a recipe that cannot start here.
@@ -59,13 +64,14 @@ def open_workbench(recipe: str, cluster: str, *, carry_over: bool | None = None)
     from attune_lab.recipe.constraints import errors
     from attune_lab.recipe.files import load
     from simulator.hardware import parse_cluster
+    from simulator.posterior import POSTERIOR
 
     try:
         spec = parse_cluster(cluster)
     except ValueError as error:
         raise UserError(f"--cluster {cluster}: {error}") from error
     file = load(recipe)
-    cost_model = SimulatedCostModel(spec)
+    cost_model = SimulatedCostModel(spec, posterior or POSTERIOR)
     if carry_over or (carry_over is None and file.folder is None):
         result = carried(file.recipe, spec, cost_model)
         return Workbench(file, result.recipe, spec, cost_model, tuple(result.changes))

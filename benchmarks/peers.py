@@ -84,8 +84,8 @@ def calculon(folder: Path | None) -> Price | str:
         return "no checkout: pass --calculon DIR"
     sys.path.insert(0, str(folder))
     try:
-        llm = importlib.import_module("calculon.llm").Llm
-        system = importlib.import_module("calculon").System(_json(folder / "systems/a100_80g.json"))
+        package = importlib.import_module("calculon.llm")
+        llm, system = package.Llm, package.System(_json(folder / "systems/a100_80g.json"))
         application = llm.Application(_json(folder / "models/gpt3-175B.json"))
         usual = _json(folder / "validation/seqsel/tab5/gpt3-175B_seqsel.json")
     except (ImportError, AttributeError, OSError) as error:

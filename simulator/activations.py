@@ -35,6 +35,7 @@ GEMM_INPUT_BYTES = {
     Precision.MXFP8: 1.0 + 1 / 32,
     Precision.NVFP4: 0.5 + 1 / 16,
 }
+_GEMM_INPUT = np.array([GEMM_INPUT_BYTES[precision] for precision in sorted(Precision)])
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,10 @@ def _mamba(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ]
 
 
+@once
 def _gemm_input(jobs: Jobs, physics: MemoryPhysics) -> Floats:
     """Bytes per element of a GEMM's input as it is kept for the backward pass, shape (B,)."""
-    table = np.array([GEMM_INPUT_BYTES[Precision(value)] for value in range(len(Precision))])
-    width: Floats = table[jobs.precision]
-    wide = jobs.precision != Precision.NVFP4
-    return np.where(wide, width + physics.wide_inputs * (2.0 - width), width)
+    width: Floats = _GEMM_INPUT[jobs.precision]
+    if not physics.wide_inputs:
+        return width
+    return np.where(jobs.precision == Precision.NVFP4, width, width + physics.wide_inputs * (2.0 - width))

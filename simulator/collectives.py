@@ -59,6 +59,12 @@ class Group:
         return share
 
     @cached_property
+    def detours(self) -> NDArray[np.bool_]:
+        """Rings enter a node by one member and leave it by another of another NIC, though NICs are shared."""
+        shared = self.cluster.gpus_per_nic
+        return (shared > 1) & (self.members_per_domain > 1) & (self.stride >= shared)
+
+    @cached_property
     def doublings(self) -> Floats:
         """Times that one fast domain has to double to reach all of them."""
         return np.log2(self.domains)
@@ -116,10 +122,12 @@ def _latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
 def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     """Bus rate of a ring, bytes per second, shape (B,): the link, or the NICs of all its members in one node.
 
-    **Source:** the slowest hop paces a ring.
+    **Source:** the slowest hop paces a ring, and NCCL keeps it on one NIC of every node (NCCL_CROSS_NIC).
     """
     inside = physics.link_speed * domain_rate(fit, group.cluster.accelerator.link_bytes_per_s, group.members_per_domain)
     across = group.members_per_domain * nic_rate(group.cluster, physics)
+    if group.cluster.gpus_per_nic > 1:
+        across = across * np.where(group.detours, physics.nic_detour, 1.0)
     return np.where(group.leaves, np.minimum(inside, across), inside)
 
 
@@ -274,9 +282,9 @@ def dispatch_seconds(jobs: Jobs, physics: Physics) -> Floats:
     ranks = distinct_targets(jobs.ep.astype(np.float64), shape.experts, shape.top_k)
     nodes = distinct_targets(domains, shape.experts, shape.top_k)
     skew = routing_imbalance(jobs, physics)
-    fused = jobs.dispatcher >= Dispatcher.DEEPEP
+    fused = jobs.dispatcher >= int(Dispatcher.DEEPEP)
     copies = np.where(fused, ranks, float(shape.top_k))
-    gathers = jobs.dispatcher == Dispatcher.ALLGATHER
+    gathers = jobs.dispatcher == int(Dispatcher.ALLGATHER)
     link_sent = np.where(gathers, token * (jobs.ep - 1), token * skew * copies * (inside - 1) / np.maximum(inside, 1))
     crossing = np.where(fused, nodes, float(shape.top_k)) * (1 - 1 / domains)
     nic_sent = np.where(gathers, token * (jobs.ep - inside) / inside, token * skew * crossing)
@@ -302,8 +310,8 @@ def _copy_rate(jobs: Jobs, physics: Physics, all_to_all: CollectiveFit, ranks: F
     sms = entry(kernel_tables().dispatch, chip, "deepep")
     plain = physics.all_to_all_speed * domain_rate(all_to_all, chip.link_bytes_per_s, ranks)
     fused = plain if sms is None else min(sms.fit.gb_s * 1e9, chip.link_bytes_per_s)
-    rate = np.where(jobs.dispatcher == Dispatcher.DEEPEP, fused, plain)
-    return np.where(jobs.dispatcher == Dispatcher.HYBRIDEP, _MULTICAST_EFF * chip.link_bytes_per_s, rate)
+    rate = np.where(jobs.dispatcher == int(Dispatcher.DEEPEP), fused, plain)
+    return np.where(jobs.dispatcher == int(Dispatcher.HYBRIDEP), _MULTICAST_EFF * chip.link_bytes_per_s, rate)
 
 
 @recorded

@@ -18,7 +18,7 @@ from simulator.collectives import (
     gather_seconds,
     scatter_seconds,
 )
-from simulator.job import Jobs
+from simulator.job import Jobs, most_layers
 from simulator.kernels import memory_rate
 from simulator.physics import Physics
 from simulator.recording import recorded
@@ -74,7 +74,7 @@ def _once(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     parameters = np.maximum(dense + expert, 1.0)
     bucket = np.where(jobs.bucket_bytes > 0, jobs.bucket_bytes / jobs.main_grad_bytes, np.maximum(40e6, 1e6 * jobs.dp))
     # Buckets are made of whole matrices, of which a layer has four.
-    bucket = np.maximum(bucket, dense / np.maximum(4 * jobs.stage_layers.max(axis=1), 1))
+    bucket = np.maximum(bucket, dense / np.maximum(4 * most_layers(jobs), 1))
     buckets = np.maximum(parameters / bucket, 1.0)
     checks = np.where(jobs.checked_collectives & (jobs.dp > 1), physics.check_s * jobs.dp, 0.0)
     reduce = buckets * (_reduce_seconds(jobs, physics, dense / buckets, expert / buckets) + checks)
@@ -100,7 +100,7 @@ def _by_layer(jobs: Jobs, physics: Physics, stages: StageTimes) -> DataParallel:
     **Source:** arXiv 1910.02054 (ZeRO), 2304.11277 (FSDP); pytorch/torchtitan@b5bcd76 parallelize_llama.py
     (no resharding under pipeline parallelism).
     """
-    layers = np.maximum(jobs.stage_layers.max(axis=1), 1)
+    layers = np.maximum(most_layers(jobs), 1)
     dense, expert = (weights.max(axis=1) / layers for weights in (stages.weights, stages.expert_weights))
     reduce = layers * _reduce_seconds(jobs, physics, dense, expert)
     gather = layers * _gather_seconds(jobs, physics, dense, expert)
@@ -168,7 +168,7 @@ def _broadcast_seconds(jobs: Jobs, physics: Physics, dense: Floats, expert: Floa
 
     **Source:** InternLM/InternEvo@00a2a34 internlm/solver/optimizer/hybrid_zero_optim.py ``broadcast_params``.
     """
-    tensors = _LAYER_TENSORS * jobs.stage_layers.max(axis=1)
+    tensors = _LAYER_TENSORS * most_layers(jobs)
     time = _gather_seconds(jobs, physics, dense, expert)
     for group, _ in _groups(jobs, dense, expert):
         time = time + np.minimum(group.size, tensors) * (group.size - 1) * physics.broadcast_hop_s

@@ -68,12 +68,12 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
         parts["buffers"] = parts["buffers"] + waiting
     allocated = np.where(stages.exists, _total(parts), 0.0)
     reserved = np.where(stages.exists, _reserved(jobs, physics, allocated, share, outside[:, None]), 0.0)
-    fullest = np.argmax(reserved, axis=1)[:, None]
+    fullest = np.arange(jobs.size), reserved.argmax(axis=1)
     return MemoryEstimate(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         outside_bytes=outside,
-        parts={name: np.take_along_axis(parts[name], fullest, axis=1)[:, 0] for name in MEMORY_PARTS},
+        parts={name: parts[name][fullest] for name in MEMORY_PARTS},
     )
 
 
@@ -238,7 +238,7 @@ def _outside(jobs: Jobs, physics: MemoryPhysics) -> Floats:
     groups = (jobs.tp, jobs.pp, jobs.cp, jobs.dp, jobs.ep, jobs.etp, np.where(jobs.ep > 1, jobs.expert_dp, 1))
     communicators = sum(((size > 1).astype(np.float64) for size in groups), np.zeros(jobs.size))
     nvls = jobs.nvls & (jobs.cluster.accelerator.arch_major >= 9) & (jobs.cluster.n_gpus > 1)
-    kernels = (jobs.dispatcher >= Dispatcher.DEEPEP) & (jobs.ep > 1)
+    kernels = (jobs.dispatcher >= int(Dispatcher.DEEPEP)) & (jobs.ep > 1)
     outside: Floats = (
         physics.context_bytes
         + communicators * physics.communicator_bytes

@@ -5,6 +5,8 @@ Every argument may be a number or an array; arrays broadcast.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -43,12 +45,14 @@ def mfu(model_flops_per_s: ArrayLike, peak_flops: ArrayLike) -> Floats:
 
 def peak_flops(accelerator: Accelerator, precision: ArrayLike) -> Floats:
     """Dense peak of the GEMMs' number format (`Precision` values, any shape), FLOP/s; 0 where unsupported."""
-    by_format = dict.fromkeys(Precision, accelerator.peak_fp8_flops)
-    by_format |= {
-        Precision.BF16: accelerator.peak_bf16_flops,
-        Precision.FP16: accelerator.peak_bf16_flops,
-        Precision.NVFP4: accelerator.peak_fp4_flops,
-    }
-    table = np.array([by_format[Precision(value)] for value in range(len(Precision))])
-    peak: Floats = table[np.asarray(precision, dtype=np.int64)]
+    peak: Floats = _peaks(accelerator)[np.asarray(precision, dtype=np.int64)]
     return peak
+
+
+@cache
+def _peaks(accelerator: Accelerator) -> Floats:
+    """The peak of every `Precision`."""
+    peaks = np.full(len(Precision), accelerator.peak_fp8_flops)
+    peaks[[Precision.BF16, Precision.FP16]] = accelerator.peak_bf16_flops
+    peaks[Precision.NVFP4] = accelerator.peak_fp4_flops
+    return peaks

@@ -130,11 +130,11 @@ def weight_bytes(jobs: Jobs) -> Floats:
 
     **Source:** Transformer Engine 2.x tensor/ (rowwise and columnwise data), weight workspaces of its modules.
     """
-    per_tensor = (jobs.precision == Precision.FP8_TENSORWISE) | (jobs.precision == Precision.FP8_DELAYED)
+    per_tensor = (jobs.precision == int(Precision.FP8_TENSORWISE)) | (jobs.precision == int(Precision.FP8_DELAYED))
     orientations = np.where(per_tensor & (jobs.cluster.accelerator.arch_major >= 10), 1.0, 2.0)
-    width = np.where(jobs.precision == Precision.NVFP4, 0.5 + 1 / 16, 1.0)
+    width = np.where(jobs.precision == int(Precision.NVFP4), 0.5 + 1 / 16, 1.0)
     plain = ~is_narrow(jobs)
     narrow = np.where(plain, 0.0, orientations * width)
-    original = np.where(jobs.fp8_param_gather & ~plain & (jobs.precision != Precision.NVFP4), 0.0, 2.0)
+    original = np.where(jobs.fp8_param_gather & ~plain & (jobs.precision != int(Precision.NVFP4)), 0.0, 2.0)
     weight: Floats = original + narrow
     return weight

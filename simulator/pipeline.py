@@ -84,6 +84,8 @@ def pipeline_times(jobs: Jobs, passes: Passes, send: Floats) -> tuple[Floats, Fl
     """
     pipelines = Pipelines.of(jobs)
     free = pipeline_seconds(pipelines, passes)
+    if not send.any():
+        return free, np.zeros_like(free)
     blocking = blocks(jobs)
     if blocking.any():
         own = np.where(blocking & (jobs.pp > 1), jobs.vpp * send, 0.0)[:, None]
@@ -95,7 +97,7 @@ def pipeline_times(jobs: Jobs, passes: Passes, send: Floats) -> tuple[Floats, Fl
 
 def blocks(jobs: Jobs) -> Bools:
     """Where a stage waits while it sends, shape (B,)."""
-    waits: Bools = (jobs.vpp > 1) & ~jobs.overlap_p2p & (jobs.schedule == Schedule.ONE_F_ONE_B)
+    waits: Bools = (jobs.vpp > 1) & ~jobs.overlap_p2p & (jobs.schedule == int(Schedule.ONE_F_ONE_B))
     return waits
 
 
@@ -168,7 +170,7 @@ def _one_forward_one_backward(pipelines: Pipelines, forward: Floats, backward: F
     crossed = _running(np.add, both) + 2 * hops
     ways = [_Way.of(one, hops, crossed, held) for one in (forward, backward)]
     if (chunks > 1).any():
-        last = np.take_along_axis(both, pipelines.stages[None, :] - 1, axis=0)[0]
+        last = both[pipelines.stages - 1, np.arange(pipelines.stages.size)]
         late = stages * last + send - ((chunks + 1) * stages + 1 - held) * both
         late = np.where((chunks > 1) & (count >= 2 * stages) & (behind >= 0), late, -np.inf)
         ways = [way.with_laps(crossed, (chunks - 1) * (way.crossing + send), first_lap, late) for way in ways]
@@ -314,7 +316,7 @@ def in_flight(jobs: Jobs) -> Floats:
     pp, vpp, count, schedule = (a[:, None] for a in (jobs.pp, jobs.vpp, jobs.num_microbatches, jobs.schedule))
     behind = np.maximum(pp - stage, 0)
     held = np.where(vpp > 1, (2 * behind - 1 + (vpp - 1) * pp) / vpp, behind)
-    if (schedule != Schedule.ONE_F_ONE_B).any():
+    if (schedule != int(Schedule.ONE_F_ONE_B)).any():
         zero_bubble = (schedule == Schedule.ZB_H1) | (schedule == Schedule.ZB_V)
         kinds = [schedule == Schedule.GPIPE, zero_bubble]
         kinds += [schedule == kind for kind in (Schedule.DUALPIPE, Schedule.DUALPIPE_V)]
@@ -326,7 +328,7 @@ def in_flight(jobs: Jobs) -> Floats:
 @once
 def holds_two(jobs: Jobs) -> Bools | None:
     """Where a rank holds two stages of the pipeline, shape (B,); None where none does."""
-    twice: Bools = jobs.schedule == Schedule.DUALPIPE
+    twice: Bools = jobs.schedule == int(Schedule.DUALPIPE)
     return twice if twice.any() else None
 
 

@@ -6,6 +6,7 @@ Shape letters:  B = jobs,  P = pipeline stages of the deepest job (zero-padded).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,11 +133,8 @@ def stage_times(jobs: Jobs, physics: Physics) -> StageTimes:
     held, crossed = _contents(jobs, [counts[n] for n in names])
 
     def spread(columns: list[Floats], count: Floats = crossed) -> Floats:
-        summed, product = np.zeros_like(count[..., 0]), np.empty_like(count[..., 0])
-        for part, column in enumerate(columns):
-            if column is not none:
-                summed += np.multiply(count[..., part], column[:, None], out=product)
-        return summed
+        there = [count[..., part] * column[:, None] for part, column in enumerate(columns) if column is not none]
+        return reduce(np.add, there) if there else np.zeros_like(count[..., 0])
 
     def both(field: str) -> tuple[Floats, Floats]:
         pairs = [getattr(costs[n], field) for n in names]
@@ -195,7 +193,7 @@ def _costs(jobs: Jobs, physics: Physics, parts: dict[str, PartTime]) -> dict[str
     again["moe"] = np.where(has(bits, Recompute.MOE), 1.0, full)
     block = _exposed_tensor(jobs, physics)
     layer = sum((parts[n].forward + parts[n].backward for n in ("attention", "moe") if n in parts), np.zeros(jobs.size))
-    few_sms = jobs.dispatcher == Dispatcher.HYBRIDEP
+    few_sms = jobs.dispatcher == int(Dispatcher.HYBRIDEP)
     contention = np.where(few_sms, physics.contention, physics.copy_contention)
     contention = contention * np.where(jobs.sm_margin, 1 - physics.sm_margin_relief, 1.0)
     costs = {}

@@ -22,22 +22,19 @@ _SMALL = 5e-4  # share of the whole below which parts are printed as one
 
 def errors_of(bench: Workbench) -> dict[str, Any]:
     """``step_time_sd_s``, and ``typical_error``: how far predictions for similar published runs have been off."""
-    from attune_lab.cost_model import SimulatedCostModel
     from attune_lab.recipe.shape import shape_of
     from simulator.explain import typical_errors
 
     errors = typical_errors(bench.cluster.accelerator.name, shape_of(bench.baseline).name)
     return {
-        "step_time_sd_s": SimulatedCostModel(bench.cluster).step_time_sd_s(bench.baseline),
+        "step_time_sd_s": bench.cost_model.step_time_sd_s(bench.baseline),
         "typical_error": [asdict(error) for error in errors],
     }
 
 
 def explanation_of(bench: Workbench) -> Explanation:
     """The prediction for the baseline, taken apart."""
-    from attune_lab.cost_model import SimulatedCostModel
-
-    return SimulatedCostModel(bench.cluster).explain(bench.baseline)
+    return bench.cost_model.explain(bench.baseline)
 
 
 def show_errors(console: Console, data: dict[str, Any]) -> None:
@@ -59,7 +56,9 @@ def show_explanation(console: Console, explanation: Explanation, depth: int) -> 
     for title, root in (("Why this step time", explanation.step_time), ("Why this memory", explanation.peak_memory)):
         console.print(f"\n[bold]{title}[/bold]")
         console.print(_tree(root, depth, root.value, sources))
-    console.print("\nConstants that the step time rests on most", style="bold")
+    fitted = explanation.calibration
+    known = f"calibrated on {fitted['rows_fitted']:,} published runs, {fitted['date']}" if fitted else "not calibrated"
+    console.print(f"\n[bold]Constants that the step time rests on most[/bold] ({known})")
     for one in sorted(explanation.step_time.influences, key=lambda one: -abs(_effect(one)))[:_LISTED]:
         _show_constant(console, one)
     console.print("\nSources of formulas and tables", style="bold")
@@ -128,7 +127,7 @@ def _show_constant(console: Console, one: Influence) -> None:
     line = Text.assemble((one.constant, "bold"), "  ", (f"{one.value:.3g}", "cyan"))
     line.append(f" ± {100 * one.sd:.0f} %, was {one.prior:.3g}: step {100 * _effect(one):+.1f} % for one ±")
     _indented(console, line, 2)
-    _indented(console, Text(f"{one.what}; source: {one.source}", style="dim"), 4)
+    _indented(console, Text(f"{one.what}; prior: {one.source}", style="dim"), 4)
 
 
 def _effect(one: Influence) -> float:

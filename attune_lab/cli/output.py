@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,10 @@ CarryOver = Annotated[
         "--carry-over/--as-is",
         help="Adapt a recipe that cannot start here or fills over 88 % of the memory. Default: shipped recipes.",
     ),
+]
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option("--calibration", help="Constants from attune calibrate. Default: the project's.", show_default=False),
 ]
 RecipeName = Annotated[str, typer.Argument(help="A recipe file, or a name from attune recipes.", show_default=False)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attune_lab.cli.explain import errors_of, explanation_of, show_errors, show_explanation
-from attune_lab.cli.output import CarryOver, ClusterName, Json, RecipeName, emit, printable, table
+from attune_lab.cli.output import CalibrationFile, CarryOver, ClusterName, Json, RecipeName, emit, printable, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +43,7 @@ def simulate(
     timeline: Timeline = None,
     explain: Explain = False,
     explain_depth: ExplainDepth = 2,
+    calibration: CalibrationFile = None,
     as_json: Json = False,
 ) -> None:
     """Step time, throughput, memory per stage and breakdown of one recipe, by the cost model.
@@ -52,9 +53,11 @@ def simulate(
     Example: attune simulate glm-4.5 --cluster 64xH200-SXM5-141GB --timeline step.png
     """
     from attune_lab.contracts import UserError
+    from attune_lab.predict import read_calibration
     from attune_lab.workbench import open_workbench
 
-    bench = open_workbench(recipe, cluster, carry_over=carry_over)
+    posterior = read_calibration(calibration)
+    bench = open_workbench(recipe, cluster, carry_over=carry_over, posterior=posterior)
     [estimate] = bench.cost_model.estimate([bench.baseline])
     if estimate.problems:
         raise UserError(f"{recipe} cannot be simulated on {bench.cluster.name}: {'; '.join(estimate.problems)}")
@@ -83,7 +86,6 @@ def simulate(
 def _write_timeline(path: Path, bench: Workbench, recipe: str) -> dict[str, str | None]:
     """Write the step as a trace and, unless ``path`` ends in ``.json``, as a picture; returns where each is."""
     from attune_lab.contracts import UserError
-    from attune_lab.cost_model import SimulatedCostModel
     from attune_lab.recipe.effective import effective
     from attune_lab.writing import write_file
     from simulator.timeline import chrome_trace
@@ -91,7 +93,7 @@ def _write_timeline(path: Path, bench: Workbench, recipe: str) -> dict[str, str 
     path = path / "timeline.png" if path.is_dir() else path
     if path.suffix not in (".png", ".json"):
         raise UserError(f"--timeline {path}: end the name in .png for a picture and a trace, or in .json for the trace")
-    line = SimulatedCostModel(bench.cluster).timeline(bench.baseline)
+    line = bench.cost_model.timeline(bench.baseline)
     values = effective(bench.baseline, bench.cluster)
     sizes = " ".join(f"{size} {values[size]}" for size in ("tp", "pp", "vpp", "cp", "ep") if (values[size] or 1) > 1)
     title = printable(f"{recipe} on {bench.cluster.name}   {sizes}")

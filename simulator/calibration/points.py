@@ -169,22 +169,28 @@ def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
     cluster = cluster_of(accelerator, gpus, whole(cells, "gpus_per_node", 0))
     accelerator = replace(accelerator, domain_gpus=positive(knobs, "nvlink_domain", accelerator.domain_gpus))
     if knobs.get("inter_node"):
-        accelerator = replace(accelerator, nic_bytes_per_s=_network_rate(knobs["inter_node"], cluster.gpus_per_node))
+        rate, nics = _network(knobs["inter_node"], cluster.gpus_per_node)
+        # NICs are the accelerator's usual ones where their number is not stated.
+        sharing = cluster.gpus_per_node / nics if nics else accelerator.nic_bytes_per_s / rate
+        cluster = replace(cluster, gpus_per_nic=max(round(sharing), 1))
+        accelerator = replace(accelerator, nic_bytes_per_s=rate)
     if knobs.get("intra_node"):
-        rate = number({"intra_node": knobs["intra_node"].removesuffix("GB/s")}, "intra_node", 0.0)
-        if not rate:
+        link = number({"intra_node": knobs["intra_node"].removesuffix("GB/s")}, "intra_node", 0.0)
+        if not link:
             raise InvalidCell("knob 'intra_node' holds 0; a rate above 0 such as 300GB/s is needed")
-        accelerator = replace(accelerator, link_bytes_per_s=rate * 1e9)
+        accelerator = replace(accelerator, link_bytes_per_s=link * 1e9)
     return replace(cluster, accelerator=accelerator)
 
 
-def _network_rate(text: str, gpus_per_node: int) -> float:
-    """Bytes per second and GPU of ``800Gbps``, ``4x100Gb_RoCE`` (a node's) or ``400Gbps_RDMA_per_gpu``."""
+def _network(text: str, gpus_per_node: int) -> tuple[float, int]:
+    """Bytes per second and GPU of ``800Gbps``, ``4x100Gb_RoCE`` (a node's) or ``400Gbps_RDMA_per_gpu``, and the NICs
+    of a node, 0 where they are not stated."""
     found = _NETWORK.fullmatch(text)
-    rate = float(found[2]) * int(found[1] or 1) if found else 0.0
+    nics = int(found[1] or 0) if found else 0
+    rate = float(found[2]) * max(nics, 1) if found else 0.0
     if found is None or not 0 < rate < 1e6:
         raise InvalidCell(f"knob 'inter_node' holds '{text[:40]}'; a rate above 0 such as 400Gbps is needed")
-    return rate * 1e9 / 8 / (1 if found[3].endswith("per_gpu") else gpus_per_node)
+    return rate * 1e9 / 8 / (1 if found[3].endswith("per_gpu") else gpus_per_node), nics
 
 
 def _columns(

@@ -128,7 +128,7 @@ def _figure(
         statistic(values[np.concatenate([members[k] for k in random.integers(0, names.size, names.size)])])
         for _ in range(_DRAWS)
     ]
-    return Figure(statistic(values), target, float(np.std(draws)), int(values.size), higher_is_better, what)
+    return Figure(statistic(values), target, float(np.std(draws)), len(values), higher_is_better, what)
 
 
 def _median(values: Floats) -> float:
@@ -247,23 +247,21 @@ def _memory_figures(observations: Observations, memory: Floats, demand: Floats) 
     def recall(rows: Floats) -> float:
         return float(rows[rows[:, 1] > 0, 0].mean()) if rows[:, 1].any() else 1.0
 
-    what = "rows that ran or are stated to have run out of memory"
+    what = "out of memory, rows that ran or are stated to have run out of it"
     for name, statistic in (("precision", precision), ("recall", recall)):
         yield (
             f"oom_{name}",
-            _figure(
-                statistic, pairs[judged], models[judged], 0.95, f"out of memory, {what}: {name}", higher_is_better=True
-            ),
+            _figure(statistic, pairs[judged], models[judged], 0.95, f"{what}: {name}", higher_is_better=True),
         )
     sweep = np.isfinite(demand) & (observations.column("source_id") == "playbook")
-    ran = sweep & (outcomes == Outcome.RAN)
-    failed = sweep & (outcomes == Outcome.FAILED)
-    right = np.concatenate([~predicted[ran], predicted[failed]]).astype(np.float64)
-    groups = np.concatenate([models[ran], models[failed]])
-    yield "failed_accuracy", _figure(
-        _mean, right, groups, None, "nanotron sweeps, ran against crashed-or-out-of-memory: share right",
-        higher_is_better=True,
-    )  # fmt: skip
+    sweep &= np.isin(outcomes, (Outcome.RAN, Outcome.FAILED))
+    pairs = np.stack([predicted, outcomes == Outcome.FAILED], axis=1).astype(np.float64)
+    what = "nanotron sweeps, runs that crashed or ran out of memory"
+    for name, statistic in (("precision", precision), ("recall", recall)):
+        yield (
+            f"failed_{name}",
+            _figure(statistic, pairs[sweep], models[sweep], None, f"{what}: {name}", higher_is_better=True),
+        )
 
 
 def _coverage(observations: Observations) -> Figure:

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.job import Bools, Graph, Jobs, Recompute, has, hidden_shards, is_narrow, once, tokens_per_rank
+from simulator.job import (
+    Bools,
+    Graph,
+    Jobs,
+    Recompute,
+    has,
+    hidden_shards,
+    is_narrow,
+    most_layers,
+    once,
+    tokens_per_rank,
+)
 from simulator.kernels import GemmRates, gemm_seconds, memory_seconds, weight_gradient_seconds
 from simulator.physics import Physics
 from simulator.recording import recorded
@@ -85,7 +96,7 @@ def tensor_launches(jobs: Jobs) -> Floats:
 @once
 def recomputed_share(jobs: Jobs) -> Floats:
     """Share of layers under full recomputation, shape (B,): ``recompute_layers`` per virtual stage, 0 for all."""
-    per_stage = np.maximum(jobs.stage_layers.max(axis=1) / jobs.vpp, 1.0)
+    per_stage = np.maximum(most_layers(jobs) / jobs.vpp, 1.0)
     share = np.where(jobs.recompute_layers > 0, np.minimum(jobs.recompute_layers / per_stage, 1.0), 1.0)
     return np.where(has(jobs.recompute, Recompute.FULL), share, 0.0)
 

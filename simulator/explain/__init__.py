@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,12 @@ class Explanation:
 
     Attributes:
         step_time: seconds of one step.  peak_memory: bytes that the fullest stage reserves.
+        calibration: data, rows and date that the constants of time were fitted to; empty where they were not.
     """
 
     step_time: Term
     peak_memory: Term
+    calibration: Mapping[str, Any]
 
     def as_data(self) -> dict[str, Any]:
         """Both trees as plain data, for JSON, and the constants that move anything in them."""
@@ -47,6 +50,7 @@ class Explanation:
             "step_time": as_data(self.step_time),
             "peak_memory": as_data(self.peak_memory),
             "constants": constants_data(terms),
+            "calibration": dict(self.calibration),
         }
 
 
@@ -80,4 +84,5 @@ def explain(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS, posterior: Posterior
     return Explanation(
         step_time=with_influences(step_time, physics, PRIORS, deviations(posterior)),
         peak_memory=with_influences(memory, physics.memory, MEMORY_PRIORS, {}),
+        calibration=posterior.fitted,
     )

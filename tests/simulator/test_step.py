@@ -91,8 +91,6 @@ SLOWER = {
     "tp 4 to 8": (llama, {}, {"tp": 8}),
     "no interleaving": (llama, {}, {"vpp": 1}),
     "no fused attention": (llama, {}, {"fused_attention": False}),
-    # By rings, whose volume is the same; an all-reduce in the switch can make up for the replicated norms.
-    "no sequence parallelism": (llama, {"nvls": False}, {"nvls": False, "sequence_parallel": False}),
     "uneven stages": (llama, {}, {"stage_layers": [25, 20, 20, 15]}),
     "gradients late": (llama, {}, {"overlap_grad_reduce": False}),
     "parameters late": (llama, {}, {"overlap_param_gather": False}),

@@ -25,6 +25,7 @@ def test_the_trees_explain_the_numbers_printed(attune):
     assert_sums(trees["peak_memory"])
     used = set(trees["step_time"]["elasticities"]) | set(trees["peak_memory"]["elasticities"])
     assert used <= set(trees["constants"])
+    assert trees["calibration"]["rows_fitted"] > 1000
     assert all(one["what"] and one["source"] for one in trees["constants"].values())
 
 

@@ -120,6 +120,12 @@ def test_stated_links_replace_the_accelerators():
     assert accelerator("nvlink_domain=32").domain_gpus == 32
 
 
+@pytest.mark.parametrize(("network", "sharing"), [("800Gbps", 2), ("4x100Gb_RoCE", 2), ("1600Gbps_RoCE", 1), ("", 1)])
+def test_gpus_share_a_nic_where_a_node_has_fewer(network, sharing):
+    row = {**ROW, "accelerator": "A100-SXM4-80GB", "knobs": f"inter_node={network}"}
+    assert parse_point(row).cluster.gpus_per_nic == sharing
+
+
 @pytest.mark.parametrize("knobs", ["inter_node=fast", "inter_node=0Gbps", "intra_node=0GB/s", "intra_node=x"])
 def test_rates_that_cannot_be_read_name_their_knob(knobs):
     with pytest.raises(InvalidCell, match=knobs.partition("=")[0]):

@@ -1,0 +1,95 @@
+"""Measured tables in, calibration out, calibration used."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attune_lab.calibration import calibrate_kernels, observations_of, validate_to
+from attune_lab.contracts import UserError
+from attune_lab.cost_model import SimulatedCostModel
+from attune_lab.predict import predict_rows, read_calibration
+from attune_lab.workbench import open_workbench
+from simulator.calibration.measurements import load_measurements
+from simulator.posterior import POSTERIOR
+
+ROW = {
+    "id": "mine-1", "source_id": "mine", "model": "llama-3-8b", "accelerator": "H100-SXM5-80GB", "n_gpus": "8",
+    "seq_len": "8192", "gbs": "128", "mbs": "1", "recompute": "full", "tokens_per_s_per_gpu_std": "9000",
+}  # fmt: skip
+
+
+def table(path, rows):
+    path.write_text("\n".join([",".join(ROW), *(",".join(row.values()) for row in rows)]) + "\n")
+    return path
+
+
+def slower(tmp_path):
+    """A calibration whose products run slower by three standard deviations."""
+    shifts = POSTERIOR.shifts.copy()
+    shifts[POSTERIOR.constants.index("gemm_speed")] -= 3
+    path = tmp_path / "calibration.json"
+    path.write_text(replace(POSTERIOR, shifts=shifts).to_json())
+    return path
+
+
+def test_a_users_points_join_the_published_ones(tmp_path):
+    observations = observations_of([table(tmp_path / "mine.csv", [ROW, ROW | {"id": "mine-2"}])])
+    assert len(observations.rows) == len(load_measurements()) + 2
+    assert observations.speed[-2:].tolist() == [9000, 9000]
+    assert observations.priced[-2:].all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model,accelerator,n_gpus,seq_len\nllama-3-8b,H100,8,8192\n", "missing column id, source_id"),
+        (",".join(ROW) + "\n" + ",".join((ROW | {"tokens_per_s_per_gpu_std": "fast"}).values()) + "\n", "mine-1"),
+        ("", "is empty"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, message):
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        observations_of([path])
+    assert "\n" not in str(error.value)
+
+
+def test_a_calibration_moves_what_it_is_given_to(tmp_path):
+    posterior = read_calibration(slower(tmp_path))
+    here, there = predict_rows([ROW]), predict_rows([ROW], posterior)
+    assert float(there[0]["pred_step_time_s"]) > 1.05 * float(here[0]["pred_step_time_s"])
+    benches = [open_workbench("glm-4.5", "64xH200", posterior=p) for p in (None, posterior)]
+    first, second = (bench.cost_model.estimate([bench.baseline])[0].step_time_s for bench in benches)
+    assert second > 1.05 * first
+    assert isinstance(benches[1].cost_model, SimulatedCostModel)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"constants": []}', "\0\0"])
+def test_what_is_no_calibration_is_refused(tmp_path, content):
+    path = tmp_path / "calibration.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match="is no calibration"):
+        read_calibration(path)
+    with pytest.raises(UserError, match="cannot read"):
+        read_calibration(tmp_path / "none.json")
+
+
+def test_a_calibration_survives_the_file(tmp_path):
+    again = read_calibration(slower(tmp_path))
+    assert np.allclose(again.covariance, POSTERIOR.covariance)
+    assert json.loads(again.to_json())["fitted"] == dict(POSTERIOR.fitted)
+
+
+def test_kernel_tables_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"gemm\.parquet"):
+        calibrate_kernels(tmp_path, tmp_path / "kernels.json")
+
+
+def test_a_report_to_compare_with_must_be_one(tmp_path):
+    path = tmp_path / "accuracy.json"
+    path.write_text("{}")
+    with pytest.raises(UserError, match="is no accuracy report"):
+        validate_to([], None, path)
