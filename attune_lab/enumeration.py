@@ -63,7 +63,8 @@ def best_recipes(baseline: Recipe, cluster: ClusterSpec, count: int) -> BestReci
     """
     search = SearchSpace(baseline, cluster)
     keys = [key for key in LEVERS if key in search.parameters]
-    levers = [dict(zip(keys, values, strict=True)) for values in _choices(search, keys)]
+    choices = itertools.product(*(search.parameters[key].choices for key in keys))
+    levers = [dict(zip(keys, values, strict=True)) for values in choices]
     space = _space(search, cluster, levers)
     result = enumerate_layouts(space, count=_SPARE * count)
 
@@ -83,10 +84,6 @@ def best_recipes(baseline: Recipe, cluster: ClusterSpec, count: int) -> BestReci
         return sorted(legal, key=lambda one: one.estimate.step_time_s)
 
     return BestRecipes(found(result.best)[:count], found(result.front), result.legal, result.fitting)
-
-
-def _choices(search: SearchSpace, keys: list[str]) -> itertools.product[tuple[Value, ...]]:
-    return itertools.product(*(search.parameters[key].choices for key in keys))
 
 
 def _space(search: SearchSpace, cluster: ClusterSpec, levers: list[dict[str, Value]]) -> Space:
