@@ -67,14 +67,20 @@ def printable(text: str) -> str:
     return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table in the house style: the first column never wraps, those named in ``right`` align right."""
+def table(title: str, *columns: str, right: tuple[str, ...] = (), wrap_first: bool = False) -> Table:
+    """An empty table in the house style, at least as wide as its title.
+
+    The first column holds names and never wraps, unless it holds sentences (``wrap_first``); columns named in ``right``
+    align right.
+    """
     from rich import box
     from rich.table import Table
 
     drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn.min_width = len(title)
     for index, name in enumerate(columns):
-        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=index == 0)
+        whole = index == 0 and not wrap_first
+        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=whole)
     return drawn
 
 
