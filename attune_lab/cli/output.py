@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and newline, and the marks that reverse the direction of the text around them."""
@@ -65,6 +66,14 @@ def console(*, stderr: bool = False) -> Console:
 def printable(text: str) -> str:
     """``text`` with everything a terminal would obey rather than show replaced by U+FFFD."""
     return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def indented(console: Console, text: str | Text, by: int = 2) -> None:
+    """Print a paragraph, no markup read, whose every line starts ``by`` columns in."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Padding(Text(text) if isinstance(text, str) else text, (0, 0, 0, by), expand=False))
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = (), wrap_first: bool = False) -> Table:
