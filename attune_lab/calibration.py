@@ -94,9 +94,11 @@ def calibrate_kernels(directory: Path, out: Path) -> dict[str, Any]:
 def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) -> dict[str, Any]:
     """The accuracy report; written to the folder ``out``, and compared with an earlier one in ``against``.
 
+    ``left_out`` says what of it could not be written; without matplotlib that is the plots.
+
     Raises:
         UserError: see `observations_of`; or ``against`` is no report.
-        EnvironmentFault: ``out`` cannot be written, or plots cannot be drawn.
+        EnvironmentFault: ``out`` cannot be written.
     """
     from simulator.calibration.report import as_json, as_markdown, plot, read_figures, worse
     from simulator.calibration.validate import validate
@@ -110,11 +112,20 @@ def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) 
     where = provenance(observations)
     data = as_json(validation, where)
     written: list[Path] = []
+    left_out = ""
     if out is not None:
         write_file(out / "accuracy.json", (json.dumps(data, indent=1) + "\n").encode())
         write_file(out / "accuracy.md", as_markdown(validation, where).encode())
-        written = [out / "accuracy.json", out / "accuracy.md", *plot(observations, validation, out)]
-    return data | {"worse": worse(validation.figures, earlier), "written": [str(path) for path in written]}
+        written = [out / "accuracy.json", out / "accuracy.md"]
+        try:
+            written += plot(observations, validation, out)
+        except ImportError:  # minutes of fitting are not lost for want of a picture
+            left_out = "the plots; they need matplotlib: pip install 'attune-lab[plots]'"
+    return data | {
+        "worse": worse(validation.figures, earlier),
+        "written": [str(path) for path in written],
+        "left_out": left_out,
+    }
 
 
 def provenance(observations: Observations) -> dict[str, Any]:

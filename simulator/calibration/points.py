@@ -109,6 +109,7 @@ _INTERLEAVED = 2  # chunks a stage where a row says interleaved and no more: the
 class Point:
     """One row, understood: a shape, a cluster, a stack with its version and columns of `simulator.job.make_jobs`.
 
+    ``layout_stated``: the row says how the model is split; ``recompute_stated``: what is recomputed.
     ``warning``: why such a job does not start although it may fit; blank as a rule.
     """
 
@@ -118,6 +119,7 @@ class Point:
     version: str
     columns: Mapping[str, Any]
     memory_statistic: str
+    layout_stated: bool
     recompute_stated: bool
     warning: str = ""
 
@@ -142,7 +144,12 @@ def parse_point(row: Mapping[str, str]) -> Point:
     idle = stack.splits_by_cost and leaves_idle_stages(shape, columns["pp"])
     warning = f"{stack.name} places no block on the last of {columns['pp']} stages and does not start" if idle else ""
     version, stated = f"{framework} {release}".strip(), cells.get("recompute") != "unknown"
-    return Point(shape, cluster, stack, version, columns, statistic, stated, warning)
+    return Point(shape, cluster, stack, version, columns, statistic, _states_layout(cells, columns), stated, warning)
+
+
+def _states_layout(cells: Mapping[str, str], columns: Mapping[str, Any]) -> bool:
+    named = any(cells.get(column) for column in ("tp", "pp", "ep", "zero_stage"))
+    return named or columns["cp"] > 1 or columns["zero_stage"] == 3
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:

@@ -1,17 +1,20 @@
 """Measured tables in, calibration out, calibration used."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from attune_lab import calibration
 from attune_lab.calibration import calibrate_kernels, observations_of, validate_to
 from attune_lab.contracts import UserError
 from attune_lab.cost_model import SimulatedCostModel
 from attune_lab.predict import predict_rows, read_calibration
 from attune_lab.workbench import open_workbench
 from simulator.calibration.measurements import load_measurements
+from simulator.calibration.validate import Figure, Validation
 from simulator.posterior import POSTERIOR
 
 ROW = {
@@ -93,3 +96,16 @@ def test_a_report_to_compare_with_must_be_one(tmp_path):
     path.write_text("{}")
     with pytest.raises(UserError, match="is no accuracy report"):
         validate_to([], None, path)
+
+
+def test_without_matplotlib_the_report_comes_without_plots(tmp_path, monkeypatch):
+    figure = Figure(0.05, 0.04, 0.01, 1, False, "step time: median absolute error")
+    nothing = np.empty(0)
+    validation = Validation({"time_median": figure}, {}, nothing, nothing, nothing)
+    monkeypatch.setattr(calibration, "fit", lambda *_, **__: None)
+    monkeypatch.setattr("simulator.calibration.validate.validate", lambda *_, **__: validation)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # as if not installed
+    data = validate_to([], tmp_path, None)
+    assert data["written"] == [str(tmp_path / "accuracy.json"), str(tmp_path / "accuracy.md")]
+    assert "pip install 'attune-lab[plots]'" in data["left_out"]
+    assert "step time: median absolute error | 0.050" in (tmp_path / "accuracy.md").read_text()
