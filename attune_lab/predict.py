@@ -68,12 +68,11 @@ def read_calibration(path: Path | None) -> Posterior:
     """
     if path is None:
         return POSTERIOR
+    content = read_bytes(path, "calibration", _MAX_BYTES)
     try:
-        return Posterior.load(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        return Posterior.from_json(content)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"{path} is no calibration ({error}); write one with attune calibrate --out") from error
 
 
 def predict_rows(rows: Sequence[dict[str, str]], posterior: Posterior = POSTERIOR) -> list[dict[str, Any]]:
