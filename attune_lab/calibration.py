@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attune_lab.contracts import UserError
 from attune_lab.predict import read_points
-from attune_lab.writing import write_file
+from attune_lab.recipe.text_files import read_bytes
+from attune_lab.writing import refuse_unwritable, write_file
 from simulator.calibration.fit import fit
 from simulator.calibration.measurements import data_hash, load_measurements
 from simulator.calibration.observations import Observations, observe
 from simulator.physics import PRIORS
 from simulator.posterior import POSTERIOR
+
+if TYPE_CHECKING:
+    from simulator.calibration.validate import Figure
+
+_MAX_BYTES = 50_000_000  # of a report
 
 
 def workers() -> int:
@@ -54,6 +61,7 @@ def calibrate_to(tables: Sequence[Path], out: Path) -> dict[str, Any]:
         UserError: see `observations_of`.
         EnvironmentFault: ``out`` cannot be written.
     """
+    refuse_unwritable(out)
     observations = observations_of(tables)
     found = fit(observations, start=POSTERIOR, workers=workers())
     fitted = provenance(observations) | {"rows_fitted": int(found.rows.size)}
@@ -82,6 +90,7 @@ def calibrate_kernels(directory: Path, out: Path) -> dict[str, Any]:
     from simulator.calibration.kernel_tables import fit_kernel_tables
     from simulator.kernel_tables import to_json
 
+    refuse_unwritable(out)
     try:
         tables = fit_kernel_tables(directory)
     except ValueError as error:
@@ -95,26 +104,48 @@ def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) 
     """The accuracy report; written to the folder ``out``, and compared with an earlier one in ``against``.
 
     Raises:
-        UserError: see `observations_of`; or ``against`` is no report.
-        EnvironmentFault: ``out`` cannot be written, or plots cannot be drawn.
+        UserError: see `observations_of`; or ``against`` is no report, or plots need matplotlib.
+        EnvironmentFault: ``out`` cannot be written.
     """
-    from simulator.calibration.report import as_json, as_markdown, plot, read_figures, worse
+    from simulator.calibration.report import as_json, as_markdown, plots, worse
     from simulator.calibration.validate import validate
 
-    try:
-        earlier = read_figures(against) if against is not None else {}
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    earlier = _earlier(against) if against is not None else {}
+    if out is not None:
+        _refuse_unplottable()
+        refuse_unwritable(out / "accuracy.json")
     observations = observations_of(tables)
     validation = validate(observations, fit(observations, start=POSTERIOR, workers=workers()), workers=workers())
     where = provenance(observations)
     data = as_json(validation, where)
     written: list[Path] = []
     if out is not None:
-        write_file(out / "accuracy.json", (json.dumps(data, indent=1) + "\n").encode())
-        write_file(out / "accuracy.md", as_markdown(validation, where).encode())
-        written = [out / "accuracy.json", out / "accuracy.md", *plot(observations, validation, out)]
+        files = {
+            "accuracy.json": (json.dumps(data, indent=1) + "\n").encode(),
+            "accuracy.md": as_markdown(validation, where).encode(),
+            **plots(observations, validation),
+        }
+        for name, content in files.items():
+            write_file(out / name, content)
+            written.append(out / name)
     return data | {"worse": worse(validation.figures, earlier), "written": [str(path) for path in written]}
+
+
+def _earlier(path: Path) -> dict[str, Figure]:
+    from simulator.calibration.report import read_figures
+
+    content = read_bytes(path, "report", _MAX_BYTES)
+    try:
+        return read_figures(content)
+    except ValueError as error:
+        message = f"{path} is no accuracy report ({error}); write one with attune validate --out"
+        raise UserError(message) from error
+
+
+def _refuse_unplottable() -> None:
+    """Raise UserError before the fit rather than after it where matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("plots need matplotlib: pip install 'attune-lab[plots]', or leave out --out")
 
 
 def provenance(observations: Observations) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe.text_files import read_bytes
-from attune_lab.writing import write_file
+from attune_lab.writing import refuse_unwritable, write_file
 from simulator.calibration.batches import Batch, batch_points, measured_peak, needed_memory
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
 from simulator.physics import Physics
@@ -44,6 +44,7 @@ def predict_file(points: Path, out: Path, posterior: Posterior = POSTERIOR) -> d
         UserError: a file that is not a CSV of points.
         EnvironmentFault: ``out`` cannot be written.
     """
+    refuse_unwritable(out)
     header, rows = read_points(points)
     predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows], posterior)
     fields = [name for name in header if name not in PREDICTED_COLUMNS]

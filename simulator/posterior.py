@@ -95,7 +95,7 @@ class Posterior:
             raise ValueError(f"a shift is no number or beyond {_MOST_SHIFT} standard deviations of the prior")
         if not all(1 / _MOST_PACE <= pace <= _MOST_PACE for pace in self.versions.values()):
             raise ValueError(f"the pace of a version is not between 1/{_MOST_PACE} and {_MOST_PACE}")
-        if not np.isfinite(self.covariance).all() or size and np.linalg.eigvalsh(self.covariance)[0] < -_ROUNDING:
+        if not np.isfinite(self.covariance).all() or (size and np.linalg.eigvalsh(self.covariance)[0] < -_ROUNDING):
             raise ValueError("the covariance is none: it has no or negative variances")
         if self.fitted != {} and not (isinstance(self.fitted["rows_fitted"], int) and self.fitted["date"]):
             raise ValueError("'fitted' needs a number of rows and a date")

@@ -43,7 +43,8 @@ BROKEN = [
     {"stacks": {"nanotron": {"launch_s": "x"}}}, {"stacks": {"nanotron": {"launch_s": NAN}}},
     {"stacks": {"nanotron": {"no_such": 1.0}}}, {"stacks": {"nanotron": {"gemm_speed": 1.0}}},
     {"versions": {"x 1": "fast"}}, {"versions": {"x 1": 0.0}}, {"versions": {"x 1": NAN}}, {"versions": []},
-    {"fitted": "yes"}, {"fitted": None}, {"fitted": []}, {"fitted": {"date": "2026-01-01"}}, {"fitted": {"rows_fitted": "many", "date": "2026-01-01"}},
+    {"fitted": "yes"}, {"fitted": None}, {"fitted": []}, {"fitted": {"date": "2026-01-01"}},
+    {"fitted": {"rows_fitted": "many", "date": "2026-01-01"}},
 ]  # fmt: skip
 
 
@@ -51,7 +52,7 @@ BROKEN = [
     "content", ["", "[]", "{}", "\0", b"\xff\xfe\xff", "[" * 100_000, *(json.dumps(small(**one)) for one in BROKEN)]
 )
 def test_what_is_no_posterior_is_refused_in_one_sentence(content):
-    with pytest.raises(ValueError, match="[a-z]") as error:
+    with pytest.raises(ValueError, match=r"[a-z]") as error:
         Posterior.from_json(content)
     assert "\n" not in str(error.value)
 
