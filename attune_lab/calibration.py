@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import json
 import os
 import platform
@@ -103,8 +102,10 @@ def calibrate_kernels(directory: Path, out: Path) -> dict[str, Any]:
 def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) -> dict[str, Any]:
     """The accuracy report; written to the folder ``out``, and compared with an earlier one in ``against``.
 
+    ``left_out`` says what of it could not be written; without matplotlib that is the plots.
+
     Raises:
-        UserError: see `observations_of`; or ``against`` is no report, or plots need matplotlib.
+        UserError: see `observations_of`; or ``against`` is no report.
         EnvironmentFault: ``out`` cannot be written.
     """
     from simulator.calibration.report import as_json, as_markdown, plots, worse
@@ -112,23 +113,30 @@ def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) 
 
     earlier = _earlier(against) if against is not None else {}
     if out is not None:
-        _refuse_unplottable()
         refuse_unwritable(out / "accuracy.json")
     observations = observations_of(tables)
     validation = validate(observations, fit(observations, start=POSTERIOR, workers=workers()), workers=workers())
     where = provenance(observations)
     data = as_json(validation, where)
     written: list[Path] = []
+    left_out = ""
     if out is not None:
         files = {
             "accuracy.json": (json.dumps(data, indent=1) + "\n").encode(),
             "accuracy.md": as_markdown(validation, where).encode(),
-            **plots(observations, validation),
         }
+        try:
+            files |= plots(observations, validation)
+        except ImportError:  # minutes of fitting are not lost for want of a picture
+            left_out = "the plots; they need matplotlib: pip install 'attune-lab[plots]'"
         for name, content in files.items():
             write_file(out / name, content)
             written.append(out / name)
-    return data | {"worse": worse(validation.figures, earlier), "written": [str(path) for path in written]}
+    return data | {
+        "worse": worse(validation.figures, earlier),
+        "written": [str(path) for path in written],
+        "left_out": left_out,
+    }
 
 
 def _earlier(path: Path) -> dict[str, Figure]:
@@ -140,12 +148,6 @@ def _earlier(path: Path) -> dict[str, Figure]:
     except ValueError as error:
         message = f"{path} is no accuracy report ({error}); write one with attune validate --out"
         raise UserError(message) from error
-
-
-def _refuse_unplottable() -> None:
-    """Raise UserError before the fit rather than after it where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("plots need matplotlib: pip install 'attune-lab[plots]', or leave out --out")
 
 
 def provenance(observations: Observations) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from attune_lab.recipe.shape import shape_of
 from attune_lab.space import SearchSpace
 from simulator.enumeration import Layouts, Space, enumerate_layouts
 from simulator.hardware import ClusterSpec
+from simulator.posterior import POSTERIOR, Posterior
 
 LEVERS = ("recompute", "dispatcher", "ep_overlap", "tp_comm_overlap")
 """Parameters tried with every layout; all others stay as the recipe has them."""
@@ -52,20 +53,31 @@ class BestRecipes:
     fitting: int
 
 
-def best_recipes(baseline: Recipe, cluster: ClusterSpec, count: int) -> BestRecipes:
+def best_recipes(
+    baseline: Recipe,
+    cluster: ClusterSpec,
+    count: int,
+    posterior: Posterior = POSTERIOR,
+    *,
+    memory_limit: float = 1.0,
+) -> BestRecipes:
     """The ``count`` fastest recipes around a baseline that fit in memory, by the cost model, and the Pareto front.
 
     The simulator prices the whole space; what it finds is written as recipes, checked against every rule of the stack
-    and priced again as written, with the layers split as the recipe splits them.
+    and priced again as written, with the layers split as the recipe splits them. ``posterior`` has the constants.
+    To fit is to fill no more than ``memory_limit`` of the accelerator's memory.
 
     Raises:
         UserError: the baseline lacks a needed flag or uses a format that is not simulated.
     """
     search = SearchSpace(baseline, cluster)
     keys = [key for key in LEVERS if key in search.parameters]
-    levers = [dict(zip(keys, values, strict=True)) for values in _choices(search, keys)]
+    choices = itertools.product(*(search.parameters[key].choices for key in keys))
+    levers = [dict(zip(keys, values, strict=True)) for values in choices]
     space = _space(search, cluster, levers)
-    result = enumerate_layouts(space, count=_SPARE * count)
+    room = memory_limit * cluster.accelerator.memory_bytes
+    cost_model = SimulatedCostModel(cluster, posterior)
+    result = enumerate_layouts(space, posterior.physics(), count=_SPARE * count, memory_limit=memory_limit)
 
     def found(layouts: Layouts) -> list[Found]:
         sizes, chosen = np.divmod(layouts.index, len(levers))
@@ -74,19 +86,15 @@ def best_recipes(baseline: Recipe, cluster: ClusterSpec, count: int) -> BestReci
             for size, lever in zip(sizes, chosen, strict=True)
         ]
         recipes = [search.apply(baseline, edits) for edits in values]
-        estimates = SimulatedCostModel(cluster).estimate(recipes)
+        estimates = cost_model.estimate(recipes)
         legal = [
             Found(*one)
             for one in zip(values, recipes, estimates, strict=True)
-            if one[2].fits and not search.problems(one[1])
+            if one[2].peak_memory_bytes <= room and not search.problems(one[1])
         ]
         return sorted(legal, key=lambda one: one.estimate.step_time_s)
 
     return BestRecipes(found(result.best)[:count], found(result.front), result.legal, result.fitting)
-
-
-def _choices(search: SearchSpace, keys: list[str]) -> itertools.product[tuple[Value, ...]]:
-    return itertools.product(*(search.parameters[key].choices for key in keys))
 
 
 def _space(search: SearchSpace, cluster: ClusterSpec, levers: list[dict[str, Value]]) -> Space:

@@ -14,8 +14,9 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import refuse_unwritable, write_file
-from simulator.calibration.batches import Batch, batch_points, measured_peak, needed_memory
+from simulator.calibration.batches import Batch, batch_memory, batch_points, measured_peak, memory_demand
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
+from simulator.hardware import GIB
 from simulator.physics import Physics
 from simulator.posterior import POSTERIOR, Posterior
 from simulator.step import simulate_step
@@ -99,13 +100,14 @@ def predict_rows(rows: Sequence[dict[str, str]], posterior: Posterior = POSTERIO
 
 def _fill(results: list[dict[str, Any]], batch: Batch, physics: Physics) -> None:
     step = simulate_step(batch.jobs, physics)
-    capacity = batch.jobs.cluster.accelerator.memory_bytes
-    needed = needed_memory(batch, step, physics.memory)
+    capacity = batch.jobs.cluster.accelerator.memory_bytes / GIB
+    memory = batch_memory(batch, physics.memory)
+    demand = memory_demand(batch.jobs, memory)
     figures = {
         "pred_step_time_s": step.step_time_s,
         "pred_tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
         "pred_model_tflops_per_gpu": step.model_flops_per_s_per_gpu / 1e12,
-        "pred_peak_mem_gb": measured_peak(batch, step) / 1e9,
+        "pred_peak_mem_gb": measured_peak(batch, memory) / 1e9,
     }
     sound = np.all([np.isfinite(values) & (values > 0) for values in figures.values()], axis=0)
     for position, index in enumerate(batch.rows):
@@ -115,9 +117,9 @@ def _fill(results: list[dict[str, Any]], batch: Batch, physics: Physics) -> None
             result["pred_reason"] = "the prediction is no positive number: the sizes make no sense together"
             continue
         result.update({name: f"{float(values[position]):.6g}" for name, values in figures.items()})
-        result["pred_status"] = "ok" if needed[position] <= capacity else "oom"
+        result["pred_status"] = "ok" if demand[position] <= 1 else "oom"
         if result["pred_status"] == "oom":
-            result["pred_reason"] = f"predicted {needed[position] / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB"
+            result["pred_reason"] = f"predicted {demand[position] * capacity:.1f} GiB of {capacity:.1f} GiB"
 
 
 def read_points(path: Path) -> tuple[list[str], list[list[str]]]:

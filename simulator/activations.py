@@ -115,24 +115,24 @@ def _tensors(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     rows = _attention(jobs, physics)
     rows += _mlp(jobs, physics) if MLP in parts else []
     rows += _moe(jobs, physics) if MOE in parts else []
-    return rows + (_mamba(jobs) if MAMBA in parts else [])
+    return rows + (_mamba(jobs, physics) if MAMBA in parts else [])
 
 
-def _norm(jobs: Jobs, part: str) -> list[Kept]:
+def _norm(jobs: Jobs, part: str, physics: MemoryPhysics) -> list[Kept]:
     """A norm's input, and its output where it feeds a GEMM."""
     hidden = jobs.model.hidden / hidden_shards(jobs)
     return [
         Kept("input of the norm", part, 2.0 * hidden),
-        Kept("output of the norm", part, _gemm_input(jobs) * hidden, Recompute.LAYERNORM),
+        Kept("output of the norm", part, _gemm_input(jobs, physics) * hidden, Recompute.LAYERNORM),
     ]
 
 
 def _attention(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
-    shape, gemm_input, shards = jobs.model, _gemm_input(jobs), hidden_shards(jobs)
+    shape, gemm_input, shards = jobs.model, _gemm_input(jobs, physics), hidden_shards(jobs)
     heads = shape.heads / jobs.tp
     # Softmax statistics in FP32 when fused; otherwise scores, softmax and its dropout mask, 5 bytes a pair.
     pairs = np.where(jobs.fused_attention, 4.0, 5.0 * jobs.seq_len / jobs.cp) * heads
-    rows = [*_norm(jobs, ATTENTION), Kept("softmax", ATTENTION, pairs, Recompute.CORE_ATTN)]
+    rows = [*_norm(jobs, ATTENTION, physics), Kept("softmax", ATTENTION, pairs, Recompute.CORE_ATTN)]
     rebuilt = Recompute.NONE
     if shape.attention == "mla":
         latents = 2 * (shape.q_lora_rank + shape.kv_lora_rank) + shape.qk_rope_dim  # before and after their norms
@@ -157,21 +157,21 @@ def _mlp(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ffn = jobs.model.ffn / jobs.tp
     up = 2 + physics.activation_inputs if jobs.model.gated_mlp else 1
     return [
-        *_norm(jobs, MLP),
+        *_norm(jobs, MLP, physics),
         Kept("input of the activation", MLP, 2.0 * up * ffn, Recompute.MLP),
-        Kept("output of the activation", MLP, _gemm_input(jobs) * ffn, Recompute.MLP),
+        Kept("output of the activation", MLP, _gemm_input(jobs, physics) * ffn, Recompute.MLP),
     ]
 
 
 def _moe(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
-    shape, gemm_input = jobs.model, _gemm_input(jobs)
+    shape, gemm_input = jobs.model, _gemm_input(jobs, physics)
     copies = routed_copies(jobs, physics)
     up = 2 if shape.gated_mlp else 1
     width = shape.moe_latent or shape.hidden
     ffn, shared = shape.moe_ffn / jobs.etp, shape.shared_ffn / jobs.tp
     tokens = 1 / hidden_shards(jobs)
     return [
-        *_norm(jobs, MOE),
+        *_norm(jobs, MOE, physics),
         Kept("dispatched tokens", MOE, copies * gemm_input * width, Recompute.MOE, Offload.EXPERT_FC1),
         Kept("input of the activation", MOE, copies * 2.0 * up * ffn, Recompute.MOE, Offload.MOE_ACT),
         Kept("output of the activation", MOE, copies * gemm_input * ffn, Recompute.MOE | Recompute.MOE_ACT),
@@ -182,7 +182,7 @@ def _moe(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     ]
 
 
-def _mamba(jobs: Jobs) -> list[Kept]:
+def _mamba(jobs: Jobs, physics: MemoryPhysics) -> list[Kept]:
     """A Mamba-2 mixer: the input projection's output, the scan's output, and that gated and normed.
 
     **Source:** state-spaces/mamba mamba_ssm/ops/triton/ssd_combined.py, what ``MambaSplitConv1dScanCombinedFn``
@@ -192,14 +192,17 @@ def _mamba(jobs: Jobs) -> list[Kept]:
     inner = shape.mamba_heads * shape.mamba_head_dim / jobs.tp
     projected = 2 * inner + (2 * shape.mamba_groups * shape.mamba_state + shape.mamba_heads) / jobs.tp
     return [
-        *_norm(jobs, MAMBA),
+        *_norm(jobs, MAMBA, physics),
         Kept("output of the input projection", MAMBA, 2.0 * projected),
         Kept("output of the scan", MAMBA, 2.0 * inner),
-        Kept("gated and normed", MAMBA, _gemm_input(jobs) * inner),
+        Kept("gated and normed", MAMBA, _gemm_input(jobs, physics) * inner),
     ]
 
 
 @once
-def _gemm_input(jobs: Jobs) -> Floats:
+def _gemm_input(jobs: Jobs, physics: MemoryPhysics) -> Floats:
+    """Bytes per element of a GEMM's input as it is kept for the backward pass, shape (B,)."""
     width: Floats = _GEMM_INPUT[jobs.precision]
-    return width
+    if not physics.wide_inputs:
+        return width
+    return np.where(jobs.precision == Precision.NVFP4, width, width + physics.wide_inputs * (2.0 - width))

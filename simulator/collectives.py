@@ -59,6 +59,12 @@ class Group:
         return share
 
     @cached_property
+    def detours(self) -> NDArray[np.bool_]:
+        """Rings enter a node by one member and leave it by another of another NIC, though NICs are shared."""
+        shared = self.cluster.gpus_per_nic
+        return (shared > 1) & (self.members_per_domain > 1) & (self.stride >= shared)
+
+    @cached_property
     def doublings(self) -> Floats:
         """Times that one fast domain has to double to reach all of them."""
         return np.log2(self.domains)
@@ -116,10 +122,12 @@ def _latency(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
 def ring_rate(group: Group, physics: Physics, fit: CollectiveFit) -> Floats:
     """Bus rate of a ring, bytes per second, shape (B,): the link, or the NICs of all its members in one node.
 
-    **Source:** the slowest hop paces a ring.
+    **Source:** the slowest hop paces a ring, and NCCL keeps it on one NIC of every node (NCCL_CROSS_NIC).
     """
     inside = physics.link_speed * domain_rate(fit, group.cluster.accelerator.link_bytes_per_s, group.members_per_domain)
     across = group.members_per_domain * nic_rate(group.cluster, physics)
+    if group.cluster.gpus_per_nic > 1:
+        across = across * np.where(group.detours, physics.nic_detour, 1.0)
     return np.where(group.leaves, np.minimum(inside, across), inside)
 
 

@@ -62,12 +62,14 @@ class ClusterSpec:
         n_gpus: GPUs in the job.
         gpus_per_node: GPUs that share one host.
         interconnect: ``ib`` or ``efa``.
+        gpus_per_nic: neighbouring GPUs that share a NIC, which the others reach through the host alone.
     """
 
     accelerator: Accelerator
     n_gpus: int
     gpus_per_node: int
     interconnect: str = "ib"
+    gpus_per_nic: int = 1
 
     @property
     def name(self) -> str:

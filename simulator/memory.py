@@ -23,7 +23,7 @@ from simulator.activations import (
     parts_of,
     routed_copies,
 )
-from simulator.job import Dispatcher, Graph, Jobs, Recompute, has, hidden_shards, tokens_per_rank
+from simulator.job import Dispatcher, Jobs, Recompute, has, hidden_shards, tokens_per_rank
 from simulator.memory_physics import DEFAULT_MEMORY_PHYSICS, MemoryPhysics
 from simulator.model_state import StageContents, beside_experts, model_state, weight_bytes
 from simulator.models import parameters
@@ -60,7 +60,7 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
     parts = model_state(jobs, stages, physics)
     parts["activations"] = _activations(jobs, stages, layer)
     parts["temporary"] = _temporaries(jobs, stages, layer, physics)
-    parts["buffers"] = _graph_buffers(jobs, stages, physics) + _placeholder_gradients(jobs, stages, physics)
+    parts["buffers"] = _placeholder_gradients(jobs, stages, physics)
     outside, share = _outside(jobs, physics), _reserve_share(jobs, physics)[:, None]
     if physics.gathers_ahead:
         room = (jobs.cluster.accelerator.memory_bytes - outside)[:, None] / (1 + share) - _total(parts)
@@ -81,9 +81,12 @@ def peak_memory(jobs: Jobs, physics: MemoryPhysics = DEFAULT_MEMORY_PHYSICS) -> 
 def _reserved(jobs: Jobs, physics: MemoryPhysics, allocated: Floats, share: Floats, outside: Floats) -> Floats:
     """Device memory in use by stage: before the allocator gives up it returns segments that no tensor touches, (B, P).
 
+    The pools of captured CUDA graphs keep theirs, since a replay uses the same addresses.
+
     **Source:** PyTorch c10/cuda/CUDACachingAllocator.cpp, ``release_cached_blocks`` before an out-of-memory error.
     """
-    least = allocated * (1 + (1 - physics.reclaimed) * share) + outside
+    reclaimed = np.where(jobs.cuda_graph > 0, 0.0, physics.reclaimed)[:, None]
+    least = allocated * (1 + (1 - reclaimed) * share) + outside
     return np.minimum(allocated * (1 + share) + outside, np.maximum(least, jobs.cluster.accelerator.memory_bytes))
 
 
@@ -212,16 +215,6 @@ def _gathered_weights(jobs: Jobs, stages: StageContents) -> Floats:
     each = np.where(jobs.zero_stage >= 3, 2 * weight_bytes(jobs) + jobs.main_grad_bytes, 0.0)
     gathered: Floats = each[:, None] * _widest_layer(jobs, stages, weights)
     return gathered
-
-
-@recorded
-def _graph_buffers(jobs: Jobs, stages: StageContents, physics: MemoryPhysics) -> Floats:
-    """Static buffers of CUDA graphs that capture parts of layers, shape (B, P); a whole-iteration graph has none."""
-    by_layer = (jobs.cuda_graph & ~np.int64(Graph.FULL_ITERATION)) > 0
-    hidden = 2.0 * jobs.model.hidden / hidden_shards(jobs) * tokens_per_rank(jobs)
-    one_layer = np.where(by_layer, physics.graph_hidden_states * hidden, 0.0)
-    buffers: Floats = one_layer[:, None] * jobs.stage_layers * stages.in_flight
-    return buffers
 
 
 @recorded

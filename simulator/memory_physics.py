@@ -96,6 +96,9 @@ class MemoryPhysics:
     activation_inputs: float = constant(
         0.0, 0.0, "share of the gate's activation kept beside its input and the product", "0: one fused kernel"
     )
+    wide_inputs: float = constant(
+        0.0, 0.0, "1 where FP8 GEMMs keep their BF16 input for the backward pass", "0: Transformer Engine quantises it"
+    )
     raw_gradient_bytes: float = constant(
         0.0, 0.0, "per parameter, of gradients in the weights' format beside the gradient buffer", "0: added in place"
     )
@@ -104,12 +107,6 @@ class MemoryPhysics:
     )
     placeholder_gradients: float = constant(
         1.0, 0.0, "share of the weight shapes with a placeholder gradient", "Transformer Engine 2.x module/base.py"
-    )
-    graph_hidden_states: float = constant(
-        2.0,
-        0.2,
-        "static input and output of one captured layer, in hidden states",
-        "Megatron-Core 0.14 transformer/cuda_graphs.py copies both into buffers of its own",
     )
     gathers_ahead_ranks: float = constant(
         16.0,
@@ -149,6 +146,7 @@ _STACKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "torchtitan": {
             **_TORCH,
             "logit_bytes": 14.0,  # BF16, FP32 log-softmax, and both gradients in FP32
+            "wide_inputs": 1.0,  # pytorch/ao float8/float8_linear.py, prototype/mx_formats/mx_linear.py: input_hp
         },
     }
 )

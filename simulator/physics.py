@@ -119,6 +119,13 @@ class Physics:
     link_speed: float = constant(1.0, 0.06, "ring and in-switch rates over the kernel table's", "AIC")
     all_to_all_speed: float = constant(1.0, 0.05, "the same of all-to-all", "AIC")
     nic_eff: float = constant(0.88, 0.10, "of the NIC", "MCORE all-to-all at EP 16-64, 41-45 of 50 GB/s")
+    nic_detour: float = constant(
+        0.35,
+        0.30,
+        "rate of a ring whose two ends in a node share no NIC over that of its NICs, where one has to cross the host",
+        "prior in view of vTrain on 64 and 256 GPUs; NVIDIA on NCCL 2.12: before PXN such traffic crossed the CPUs at "
+        "less than full bandwidth",
+    )
     latency: float = constant(1.0, 0.20, "floors of collectives inside a domain over the table's", "AIC")
     hop_latency_s: float = constant(15e-6, 0.50, "further floor for each doubling of nodes", "prior")
     broadcast_hop_s: float = constant(

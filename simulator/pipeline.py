@@ -84,6 +84,8 @@ def pipeline_times(jobs: Jobs, passes: Passes, send: Floats) -> tuple[Floats, Fl
     """
     pipelines = Pipelines.of(jobs)
     free = pipeline_seconds(pipelines, passes)
+    if not send.any():
+        return free, np.zeros_like(free)
     blocking = blocks(jobs)
     if blocking.any():
         own = np.where(blocking & (jobs.pp > 1), jobs.vpp * send, 0.0)[:, None]

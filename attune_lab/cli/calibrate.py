@@ -85,15 +85,25 @@ def _render_fit(to: Console, data: dict[str, Any]) -> None:
 
 
 def _render_report(to: Console, data: dict[str, Any]) -> None:
-    rows = table("Accuracy", "figure", "value", "target", "", "n", right=("value", "target", "n"))
+    columns, numbers = ("figure", "value", "noise", "target", "", "n"), ("value", "noise", "target", "n")
+    rows = table(
+        "Accuracy of simulated figures, on runs they were not fitted to", *columns, right=numbers, wrap_first=True
+    )
     for figure in data["figures"].values():
         bound = "≥" if figure["higher_is_better"] else "≤"
         target = "" if figure["target"] is None else f"{bound} {figure['target']:g}"
         met = {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}[figure["met"]]
-        rows.add_row(figure["what"], f"{figure['value']:.3f}", target, met, str(figure["count"]))
+        value, noise = f"{figure['value']:.3f}", f"{figure['noise']:.3f}"
+        rows.add_row(figure["what"], value, noise, target, met, str(figure["count"]))
     to.print(rows)
     errors = table(
-        "Errors by source, %", "source", "rows", "bias", "median", "mean", right=("rows", "bias", "median", "mean")
+        "Errors of step time by source, %",
+        "source",
+        "rows",
+        "bias",
+        "median",
+        "mean",
+        right=("rows", "bias", "median", "mean"),
     )
     for row in data["tables"]["source"]:
         if row["time_rows"]:
@@ -104,6 +114,8 @@ def _render_report(to: Console, data: dict[str, Any]) -> None:
         to.print(f"worse: {sentence}", markup=False, style="red")
     for path in data["written"]:
         to.print(f"written: {path}", markup=False)
+    if data["left_out"]:
+        to.print(f"left out: {data['left_out']}", markup=False)
 
 
 def register(app: typer.Typer) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from attune_lab.cli.output import indented
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -37,17 +39,18 @@ def explanation_of(bench: Workbench) -> Explanation:
     return bench.cost_model.explain(bench.baseline)
 
 
-def show_errors(console: Console, data: dict[str, Any]) -> None:
-    """Print what `errors_of` found."""
-    share = 100 * data["step_time_sd_s"] / data["step_time_s"]
-    console.print(f"  step ± {data['step_time_sd_s']:.3f} s ({share:.1f} %) by what is not known of the constants")
-    for error in data["typical_error"]:
-        among = "of all kinds" if error["among"] == "all" else f"for {error['among']}"
-        console.print(
-            f"  {error['of']}: predictions {among} were off by {100 * error['median']:.1f} % "
-            f"(median, held out, {error['runs']:,} published runs)",
-            markup=False,
-        )
+def show_errors(console: Console, step_time_s: float, errors: dict[str, Any]) -> None:
+    """Print what `errors_of` found for a prediction of this step time."""
+    sd = errors["step_time_sd_s"]
+    indented(console, f"step ± {sd:.3f} s ({100 * sd / step_time_s:.1f} %) by what is not known of the constants")
+    lines: dict[str, list[str]] = {}
+    for error in errors["typical_error"]:
+        figure = f"{error['of']} {100 * error['median']:.1f} % ({error['runs']:,} runs)"
+        lines.setdefault(error["among"], []).append(figure)
+    if lines:
+        indented(console, "predictions of published runs, held out of the fit, were off by (median)")
+    for among, figures in lines.items():
+        indented(console, f"{among}: {', '.join(figures)}", 4)
 
 
 def show_explanation(console: Console, explanation: Explanation, depth: int) -> None:
@@ -63,7 +66,7 @@ def show_explanation(console: Console, explanation: Explanation, depth: int) -> 
         _show_constant(console, one)
     console.print("\nSources of formulas and tables", style="bold")
     for source, index in sources.numbers.items():
-        _indented(console, f"[{index}] {source}", 2)
+        indented(console, f"[{index}] {source.replace('``', '')}")
     console.print("\nrests on x (-0.8): with 1 % more of x the number is 0.8 % less", style="dim")
 
 
@@ -126,17 +129,10 @@ def _show_constant(console: Console, one: Influence) -> None:
 
     line = Text.assemble((one.constant, "bold"), "  ", (f"{one.value:.3g}", "cyan"))
     line.append(f" ± {100 * one.sd:.0f} %, was {one.prior:.3g}: step {100 * _effect(one):+.1f} % for one ±")
-    _indented(console, line, 2)
-    _indented(console, Text(f"{one.what}; prior: {one.source}", style="dim"), 4)
+    indented(console, line)
+    indented(console, Text(f"{one.what}; prior: {one.source}", style="dim"), 4)
 
 
 def _effect(one: Influence) -> float:
     """Relative change of a term when the constant is one standard deviation higher."""
     return one.elasticity * one.sd
-
-
-def _indented(console: Console, text: str | Text, by: int) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    console.print(Padding(Text(text) if isinstance(text, str) else text, (0, 0, 0, by), expand=False))

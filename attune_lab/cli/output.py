@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and newline, and the marks that reverse the direction of the text around them."""
@@ -67,14 +68,28 @@ def printable(text: str) -> str:
     return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table in the house style: the first column never wraps, those named in ``right`` align right."""
+def indented(console: Console, text: str | Text, by: int = 2) -> None:
+    """Print a paragraph, no markup read, whose every line starts ``by`` columns in."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Padding(Text(text) if isinstance(text, str) else text, (0, 0, 0, by), expand=False))
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = (), wrap_first: bool = False) -> Table:
+    """An empty table in the house style, at least as wide as its title.
+
+    The first column holds names and never wraps, unless it holds sentences (``wrap_first``); columns named in ``right``
+    align right.
+    """
     from rich import box
     from rich.table import Table
 
     drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn.min_width = len(title)
     for index, name in enumerate(columns):
-        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=index == 0)
+        whole = index == 0 and not wrap_first
+        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=whole)
     return drawn
 
 

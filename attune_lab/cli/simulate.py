@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attune_lab.cli.explain import errors_of, explanation_of, show_errors, show_explanation
-from attune_lab.cli.output import CalibrationFile, CarryOver, ClusterName, Json, RecipeName, emit, printable, table
+from attune_lab.cli.output import (
+    CalibrationFile,
+    CarryOver,
+    ClusterName,
+    Json,
+    RecipeName,
+    emit,
+    indented,
+    printable,
+    table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,24 +148,25 @@ def _data(estimate: Estimate, accelerator: str) -> dict[str, Any]:
 
 def _render(console: Console, data: dict[str, Any]) -> None:
     from rich.markup import escape
+    from rich.text import Text
 
     console.print(f"[bold]{escape(data['recipe'])}[/bold] on {data['cluster']}  (simulated, cost model)")
     for warning in data["warnings"]:
-        console.print(f"  [yellow]warning:[/yellow] {escape(warning)}")
+        indented(console, Text.assemble(("warning: ", "yellow"), warning))
     for change in data["carried_over"]:
         moved = f"{change['key']} {change['before']} -> {change['after']}: {change['why']}"
-        console.print(f"  carried over: {moved}", markup=False)
-    verdict = "fits" if data["status"] == "ok" else "[red]runs out of memory[/red]"
-    console.print(
-        f"  step {data['step_time_s']:.3f} s   {data['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU   "
+        indented(console, f"carried over: {moved}")
+    indented(console, f"step {data['step_time_s']:.3f} s   {data['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU")
+    indented(
+        console,
         f"{data['model_tflops_per_gpu']:.0f} model TFLOP/s/GPU   "
-        f"MFU {100 * data['mfu']:.1f} % of {data['mfu_peak_tflops']:.0f} TFLOP/s"
+        f"MFU {100 * data['mfu']:.1f} % of {data['mfu_peak_tflops']:.0f} TFLOP/s",
     )
-    show_errors(console, data)
-    console.print(
-        f"  peak {data['peak_memory_gib']:.1f} of {data['memory_capacity_gib']:.1f} GiB: {verdict}   "
-        f"per stage: {' '.join(f'{value:.0f}' for value in data['stage_memory_gib'])}"
-    )
+    verdict = ("fits", "") if data["status"] == "ok" else ("runs out of memory", "red")
+    peak = f"peak {data['peak_memory_gib']:.1f} of {data['memory_capacity_gib']:.1f} GiB: "
+    stages = f"   per stage: {' '.join(f'{value:.0f}' for value in data['stage_memory_gib'])}"
+    indented(console, Text.assemble(peak, verdict, stages))
+    show_errors(console, data["step_time_s"], data)
     parts = table("Where the step goes", "part", "seconds", "share", "", right=("seconds", "share"))
     for part, seconds in data["breakdown"].items():
         share = seconds / data["step_time_s"]
@@ -164,10 +175,12 @@ def _render(console: Console, data: dict[str, Any]) -> None:
     memory = table("What the fullest stage holds", "part", "GiB", right=("GiB",))
     for part, value in data["memory_parts_gib"].items():
         memory.add_row(part, f"{value:.1f}")
+    beside = data["peak_memory_gib"] - sum(data["memory_parts_gib"].values())
+    memory.add_row("CUDA context, unused segments", f"{beside:.1f}")
     console.print(memory)
     for kind, path in data.get("timeline", {}).items():
         if path:
-            console.print(f"  timeline, {kind}: {path}", markup=False)
+            indented(console, f"timeline, {kind}: {path}")
 
 
 def register(app: typer.Typer) -> None:

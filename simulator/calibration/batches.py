@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from simulator.calibration.points import Point
 from simulator.job import DEFAULTS, Jobs, Recompute, make_jobs
-from simulator.memory import peak_memory
-from simulator.memory_physics import MemoryPhysics
+from simulator.memory import MemoryEstimate, peak_memory
+from simulator.memory_physics import MemoryPhysics, memory_physics_of
 from simulator.posterior import DEFAULT_PHYSICS
-from simulator.step import StepEstimate, simulate_step
+from simulator.step import simulate_step
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +62,7 @@ def _priced(rows: Sequence[int], points: Mapping[int, Point], refused: dict[int,
     try:
         batch = _batch(rows, members)
         simulate_step(batch.jobs, DEFAULT_PHYSICS)
+        _check_layouts(batch, members)
     except (ValueError, ArithmeticError) as error:
         if len(rows) == 1:
             refused[rows[0]] = str(error)
@@ -70,6 +71,23 @@ def _priced(rows: Sequence[int], points: Mapping[int, Point], refused: dict[int,
                 yield from _priced([row], points, refused)
     else:
         yield batch
+
+
+def _check_layouts(batch: Batch, members: Sequence[Point]) -> None:
+    """Refuse a batch in which a layout that is not stated, and so taken as plain data parallelism, does not fit.
+
+    Raises:
+        ValueError: what is missing.
+    """
+    unstated = ~np.array([point.layout_stated for point in members])
+    if not unstated.any():
+        return
+    demand = memory_demand(batch.jobs, batch_memory(batch, memory_physics_of(batch.stack)))[unstated].max()
+    if demand > 1:
+        raise ValueError(
+            f"columns 'tp', 'pp', 'ep' and 'zero_stage' are blank, and plain data parallelism needs {demand:.1f} times "
+            "the memory of the accelerator; state the layout"
+        )
 
 
 def _batch(rows: Sequence[int], members: Sequence[Point]) -> Batch:
@@ -89,31 +107,38 @@ def _batch(rows: Sequence[int], members: Sequence[Point]) -> Batch:
     )
 
 
-def measured_peak(batch: Batch, step: StepEstimate) -> Floats:
+def batch_memory(batch: Batch, physics: MemoryPhysics) -> MemoryEstimate:
+    """Memory of every job of the batch.
+
+    Where recomputation is not stated and the stack's default does not fit, that of all layers is taken: only what is
+    out of memory either way is so.
+    """
+    jobs = batch.jobs
+    found = peak_memory(jobs, physics)
+    tight = ~np.array(batch.recompute_stated) & (memory_demand(jobs, found) > 1)
+    if not tight.any():
+        return found
+    recompute = np.where(tight, int(Recompute.FULL), jobs.recompute)
+    return peak_memory(
+        replace(jobs, recompute=recompute, recompute_layers=np.where(tight, 0, jobs.recompute_layers)), physics
+    )
+
+
+def memory_demand(jobs: Jobs, memory: MemoryEstimate) -> Floats:
+    """Memory that must fit on the fullest rank of every job over the memory there is, shape (B,)."""
+    demand: Floats = memory.peak_reserved_bytes.max(axis=1) / jobs.cluster.accelerator.memory_bytes
+    return demand
+
+
+def measured_peak(batch: Batch, memory: MemoryEstimate) -> Floats:
     """Peak memory of every job as its measurement counts it, bytes, shape (B,).
 
     That of the fullest stage, or of the first where the stack prints no other; ``reserved`` and ``nvidia_smi`` mean
     what they say, everything else what torch calls allocated.
     """
     jobs, first = np.arange(batch.jobs.size), batch.prints_first_rank
-    stage = np.zeros_like(jobs) if first else step.peak_reserved_bytes.argmax(axis=1)
-    used, kinds = step.peak_reserved_bytes[jobs, stage], np.array(batch.statistics)
-    shown = np.where(kinds == "reserved", used - step.outside_bytes, step.peak_allocated_bytes[jobs, stage])
+    stage = np.zeros_like(jobs) if first else memory.peak_reserved_bytes.argmax(axis=1)
+    used, kinds = memory.peak_reserved_bytes[jobs, stage], np.array(batch.statistics)
+    shown = np.where(kinds == "reserved", used - memory.outside_bytes, memory.peak_allocated_bytes[jobs, stage])
     peak: Floats = np.where(kinds == "nvidia_smi", used, shown)
     return peak
-
-
-def needed_memory(batch: Batch, step: StepEstimate, physics: MemoryPhysics) -> Floats:
-    """Bytes that must fit on the fullest rank of every job, shape (B,).
-
-    Where recomputation is not stated, that of all layers is granted: only what is out of memory either way is so.
-    """
-    needed: Floats = step.peak_reserved_bytes.max(axis=1)
-    unstated = ~np.array(batch.recompute_stated)
-    if not unstated.any():
-        return needed
-    recompute = np.where(unstated, int(Recompute.FULL), batch.jobs.recompute)
-    layers = np.where(unstated, 0, batch.jobs.recompute_layers)
-    least = peak_memory(replace(batch.jobs, recompute=recompute, recompute_layers=layers), physics)
-    granted: Floats = np.minimum(needed, least.peak_reserved_bytes.max(axis=1))
-    return granted

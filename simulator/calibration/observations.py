@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.batches import Batch, batch_points, measured_peak, needed_memory
+from simulator.calibration.batches import Batch, batch_memory, batch_points, measured_peak, memory_demand
 from simulator.calibration.measurements import (
     Outcome,
     load_measurements,
@@ -22,7 +22,7 @@ from simulator.calibration.measurements import (
 from simulator.calibration.points import InvalidCell, Unsupported, parse_point
 from simulator.metrics import tokens_per_s_per_gpu
 from simulator.physics import Physics
-from simulator.step import simulate_step, step_seconds
+from simulator.step import step_seconds
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -37,7 +37,7 @@ class Observations:
         batches: the rows that can be priced, as jobs.
         refused: why the others cannot, by position.
         speed: tokens per second and GPU, nan where not measured or not to be used (quality ``exclude``).
-        memory_bytes: measured peak, likewise.
+        memory_bytes: measured peak, likewise; nan too where the run ended out of memory, before its peak.
         suspicious: rows whose quality is in doubt.
         outcomes: how each run ended.
     """
@@ -75,14 +75,16 @@ def observe(rows: Sequence[Mapping[str, str]] | None = None) -> Observations:
             refused[position] = str(error)
     batches, unpriced = batch_points(points)
     used = np.array([row.get("quality", "") != "exclude" for row in rows], dtype=bool)
+    outcomes = [outcome(row) for row in rows]
+    ended = np.array([kind != Outcome.OOM for kind in outcomes], dtype=bool)
     return Observations(
         rows=rows,
         batches=batches,
         refused=refused | unpriced,
         speed=np.where(used, [measured_speed(row) for row in rows], np.nan),
-        memory_bytes=np.where(used, [measured_memory_bytes(row) for row in rows], np.nan),
+        memory_bytes=np.where(used & ended, [measured_memory_bytes(row) for row in rows], np.nan),
         suspicious=np.array([row.get("quality", "") == "suspicious" for row in rows], dtype=bool),
-        outcomes=[outcome(row) for row in rows],
+        outcomes=outcomes,
     )
 
 
@@ -113,13 +115,12 @@ class Predictions:
 
 def predict(batches: Sequence[Batch], size: int, physics: Callable[[str, str], Physics]) -> Predictions:
     """Predictions for ``batches`` of a table of ``size`` rows; ``physics`` has the constants of a stack and version."""
-    out = Predictions(*(np.full(size, np.nan) for _ in range(3)))
+    speed = predict_speed(batches, size, physics)
+    out = Predictions(speed, np.full(size, np.nan), np.full(size, np.nan))
     for batch in batches:
         constants = physics(batch.stack, batch.version)
-        step = simulate_step(batch.jobs, constants)
+        memory = batch_memory(batch, constants.memory)
         rows = np.array(batch.rows)
-        out.speed[rows] = step.tokens_per_s_per_gpu
-        out.memory_bytes[rows] = measured_peak(batch, step)
-        needed = needed_memory(batch, step, constants.memory)
-        out.demand[rows] = needed / batch.jobs.cluster.accelerator.memory_bytes
+        out.memory_bytes[rows] = measured_peak(batch, memory)
+        out.demand[rows] = memory_demand(batch.jobs, memory)
     return out

@@ -110,6 +110,7 @@ _INTERLEAVED = 2  # chunks a stage where a row says interleaved and no more: the
 class Point:
     """One row, understood: a shape, a cluster, a stack with its version and columns of `simulator.job.make_jobs`.
 
+    ``layout_stated``: the row says how the model is split; ``recompute_stated``: what is recomputed.
     ``warning``: why such a job does not start although it may fit; blank as a rule.
     """
 
@@ -119,6 +120,7 @@ class Point:
     version: str
     columns: Mapping[str, Any]
     memory_statistic: str
+    layout_stated: bool
     recompute_stated: bool
     warning: str = ""
 
@@ -143,7 +145,12 @@ def parse_point(row: Mapping[str, str]) -> Point:
     idle = stack.splits_by_cost and leaves_idle_stages(shape, columns["pp"])
     warning = f"{stack.name} places no block on the last of {columns['pp']} stages and does not start" if idle else ""
     version, stated = f"{framework} {release}".strip(), cells.get("recompute") != "unknown"
-    return Point(shape, cluster, stack, version, columns, statistic, stated, warning)
+    return Point(shape, cluster, stack, version, columns, statistic, _states_layout(cells, columns), stated, warning)
+
+
+def _states_layout(cells: Mapping[str, str], columns: Mapping[str, Any]) -> bool:
+    named = any(cells.get(column) for column in ("tp", "pp", "ep", "zero_stage"))
+    return named or columns["cp"] > 1 or columns["zero_stage"] == 3
 
 
 def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
@@ -163,22 +170,28 @@ def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
     cluster = cluster_of(accelerator, gpus, whole(cells, "gpus_per_node", 0))
     accelerator = replace(accelerator, domain_gpus=positive(knobs, "nvlink_domain", accelerator.domain_gpus))
     if knobs.get("inter_node"):
-        accelerator = replace(accelerator, nic_bytes_per_s=_network_rate(knobs["inter_node"], cluster.gpus_per_node))
+        rate, nics = _network(knobs["inter_node"], cluster.gpus_per_node)
+        # NICs are the accelerator's usual ones where their number is not stated.
+        sharing = cluster.gpus_per_node / nics if nics else accelerator.nic_bytes_per_s / rate
+        cluster = replace(cluster, gpus_per_nic=max(round(sharing), 1))
+        accelerator = replace(accelerator, nic_bytes_per_s=rate)
     if knobs.get("intra_node"):
-        rate = number({"intra_node": knobs["intra_node"].removesuffix("GB/s")}, "intra_node", 0.0)
-        if rate < _LEAST_RATE:
-            raise InvalidCell(f"knob 'intra_node' holds {rate:g}; a rate above 0 such as 300GB/s is needed")
-        accelerator = replace(accelerator, link_bytes_per_s=rate * 1e9)
+        link = number({"intra_node": knobs["intra_node"].removesuffix("GB/s")}, "intra_node", 0.0)
+        if link < _LEAST_RATE:
+            raise InvalidCell(f"knob 'intra_node' holds {link:g}; a rate above 0 such as 300GB/s is needed")
+        accelerator = replace(accelerator, link_bytes_per_s=link * 1e9)
     return replace(cluster, accelerator=accelerator)
 
 
-def _network_rate(text: str, gpus_per_node: int) -> float:
-    """Bytes per second and GPU of ``800Gbps``, ``4x100Gb_RoCE`` (a node's) or ``400Gbps_RDMA_per_gpu``."""
+def _network(text: str, gpus_per_node: int) -> tuple[float, int]:
+    """Bytes per second and GPU of ``800Gbps``, ``4x100Gb_RoCE`` (a node's) or ``400Gbps_RDMA_per_gpu``, and the NICs
+    of a node, 0 where they are not stated."""
     found = _NETWORK.fullmatch(text)
-    rate = float(found[2]) * int(found[1] or 1) if found else 0.0
+    nics = int(found[1] or 0) if found else 0
+    rate = float(found[2]) * max(nics, 1) if found else 0.0
     if found is None or not _LEAST_RATE <= rate < 1e6:
         raise InvalidCell(f"knob 'inter_node' holds '{text[:40]}'; a rate above 0 such as 400Gbps is needed")
-    return rate * 1e9 / 8 / (1 if found[3].endswith("per_gpu") else gpus_per_node)
+    return rate * 1e9 / 8 / (1 if found[3].endswith("per_gpu") else gpus_per_node), nics
 
 
 def _columns(

@@ -99,7 +99,7 @@ def _temporary(jobs: Jobs, value: float, peak: Call, stage: int) -> Term:
 
 
 def _buffers(value: float, peak: Call, stage: int) -> Term:
-    names = {"_graph_buffers": "CUDA graphs", "_placeholder_gradients": "placeholder gradients"}
+    names = {"_placeholder_gradients": "placeholder gradients"}
     found = [(text, float(peak.last(name).result[0, stage]), peak.last(name)) for name, text in names.items()]
     children = [Term(text, size, "B", source=source_of(call.function)) for text, size, call in found if size]
     return _closed("buffers", value, children, "inputs gathered ahead", "" if value else "none")

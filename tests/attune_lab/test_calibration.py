@@ -2,18 +2,21 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from attune_lab import calibration
 from attune_lab.calibration import calibrate_kernels, calibrate_to, observations_of, validate_to
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.cost_model import SimulatedCostModel
 from attune_lab.predict import predict_rows, read_calibration
 from attune_lab.workbench import open_workbench
 from simulator.calibration.measurements import load_measurements
+from simulator.calibration.validate import Figure, Validation
 from simulator.posterior import POSTERIOR
 
 ROW = {
@@ -127,14 +130,20 @@ def test_where_nothing_can_be_written_is_known_before_the_fit(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_missing_matplotlib_is_known_before_the_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr("attune_lab.calibration.fit", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="matplotlib"):
-        validate_to([], tmp_path / "report", None)
-
-
 @pytest.mark.parametrize("speed", ["0", "-5", "inf", "nan"])
 def test_a_speed_is_a_number_above_zero(tmp_path, speed):
     with pytest.raises(UserError, match="mine-1"):
         observations_of([table(tmp_path / "mine.csv", [ROW | {"tokens_per_s_per_gpu_std": speed}])])
+
+
+def test_without_matplotlib_the_report_comes_without_plots(tmp_path, monkeypatch):
+    figure = Figure(0.05, 0.04, 0.01, 1, False, "step time: median absolute error")
+    nothing = np.empty(0)
+    validation = Validation({"time_median": figure}, {}, nothing, nothing, nothing)
+    monkeypatch.setattr(calibration, "fit", lambda *_, **__: None)
+    monkeypatch.setattr("simulator.calibration.validate.validate", lambda *_, **__: validation)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # as if not installed
+    data = validate_to([], tmp_path, None)
+    assert data["written"] == [str(tmp_path / "accuracy.json"), str(tmp_path / "accuracy.md")]
+    assert "pip install 'attune-lab[plots]'" in data["left_out"]
+    assert "step time: median absolute error | 0.050" in (tmp_path / "accuracy.md").read_text()

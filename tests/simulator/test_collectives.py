@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -89,6 +90,17 @@ def test_agreeing_on_a_shape_is_paid_with_every_send():
     jobs = deepseek(pp=4, p2p_handshake=[False, True])
     plain, agreed = send_seconds(jobs, TABLES)
     assert agreed - plain == pytest.approx(TABLES.handshake_s)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "slower"),
+    [(64, 1, False), (32, 2, True), (16, 4, True), (8, 8, False), (2, 4, False), (16, 1, False)],
+    ids=["data of TP 1", "of TP 2", "of TP 4", "of TP 8", "inside a node", "TP 16"],
+)
+def test_rings_of_gpus_with_different_nics_cross_the_host(size, stride, slower):
+    shared = group(size, stride, replace(H100, gpus_per_nic=2))
+    ratio = gather_seconds(shared, TABLES, 2.0**40) / gather_seconds(group(size, stride), TABLES, 2.0**40)
+    assert ratio[0] == pytest.approx(1 / TABLES.nic_detour if slower else 1.0, rel=0.01)
 
 
 def test_a_group_of_one_is_free():

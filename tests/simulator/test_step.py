@@ -146,6 +146,20 @@ def test_shared_experts_hide_dispatch():
     assert on < off
 
 
+@pytest.mark.parametrize(("traced", "low", "high"), [(False, 0.0, 0.01), (True, 0.01, 0.1)])
+def test_a_host_that_runs_ahead_hides_its_issue(traced, low, high):
+    """Kernels four times as long as their issue hide it, but in the trace of a layer, which starts with no queue."""
+    jobs = make_jobs(model("llama-3-8b"), parse_cluster("8xH100-SXM5-80GB"), gbs=64, seq_len=8192, traced=traced)
+
+    def step(launch_s):
+        physics = replace(DEFAULT_PHYSICS, launch_s=launch_s, step_fixed_s=0.0, sync_s=0.0)
+        return simulate_step(jobs, physics).step_time_s[0]
+
+    busy, issue = step(1e-12), step(1.0)  # the second takes seconds of issue, all but none of kernels
+    assert low < step(busy / issue / 4) / busy - 1 < high
+    assert step(4 * busy / issue) == pytest.approx(4 * busy, rel=high)
+
+
 def test_graphs_matter_where_the_host_is_the_limit():
     eager, graph, whole = seconds(
         "llama-3-8b", "8xH100-SXM5-80GB", tp=8, gbs=8, seq_len=512,

@@ -70,6 +70,7 @@ PRECISION_ARGS=(
     --bf16
     --fp8-format hybrid
     --fp8-recipe tensorwise
+    --fp8-param-gather
     --grad-reduce-in-bf16
 )
 

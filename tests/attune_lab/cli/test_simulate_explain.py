@@ -45,6 +45,7 @@ def test_it_reads_well_in_a_narrow_terminal(attune, monkeypatch):
         assert "Why this step time" in text
         assert "Sources of formulas and tables" in text
         assert "±" in text
+        assert "``" not in text
     assert "matrix product" in deep
     assert "matrix product" not in short
     assert len(short.splitlines()) < len(deep.splitlines()) / 2
@@ -55,7 +56,7 @@ def test_typical_errors_are_printed_where_there_is_a_report(attune, monkeypatch)
     content = json.loads(json.dumps({"figures": {}, "tables": {"accelerator": [row]}}))
     monkeypatch.setattr("simulator.explain.accuracy.report", lambda: content)
     out = attune(*SIMULATE)
-    assert "predictions for H100-SXM5-80GB were off by 5.1 % (median, held out, 1,234 published runs)" in " ".join(
+    assert "held out of the fit, were off by (median) H100-SXM5-80GB: step time 5.1 % (1,234 runs)" in " ".join(
         out.stdout.split()
     )
 

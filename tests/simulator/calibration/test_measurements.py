@@ -126,5 +126,10 @@ def test_lever_effects_are_what_the_rows_say():
             assert pair.effect == pytest.approx(after / before - 1, abs=1e-4), pair
 
 
+def test_no_memory_pair_has_a_run_that_ended_before_its_peak():
+    pairs = [pair for pair in load_lever_pairs() if pair.kind == "memory"]
+    assert not [pair for pair in pairs for row in (pair.before, pair.after) if outcome(BY_ID[row]) is Outcome.OOM]
+
+
 def test_the_hash_names_the_data():
     assert re.fullmatch("[0-9a-f]{16}", data_hash())

@@ -120,18 +120,17 @@ def test_stated_links_replace_the_accelerators():
     assert accelerator("nvlink_domain=32").domain_gpus == 32
 
 
+@pytest.mark.parametrize(("network", "sharing"), [("800Gbps", 2), ("4x100Gb_RoCE", 2), ("1600Gbps_RoCE", 1), ("", 1)])
+def test_gpus_share_a_nic_where_a_node_has_fewer(network, sharing):
+    row = {**ROW, "accelerator": "A100-SXM4-80GB", "knobs": f"inter_node={network}"}
+    assert parse_point(row).cluster.gpus_per_nic == sharing
+
+
 @pytest.mark.parametrize(
     "knobs",
-    [
-        "inter_node=fast",
-        "inter_node=0Gbps",
-        "intra_node=0GB/s",
-        "intra_node=x",
-        "intra_node=1e-300GB/s",
-        "inter_node=0.0000001Gbps",
-        "capacity_factor=1e308",
-    ],
-)
+    ["inter_node=fast", "inter_node=0Gbps", "inter_node=0.0000001Gbps", "intra_node=0GB/s", "intra_node=x",
+     "intra_node=1e-300GB/s", "capacity_factor=1e308"],
+)  # fmt: skip
 def test_rates_that_cannot_be_read_name_their_knob(knobs):
     with pytest.raises(InvalidCell, match=knobs.partition("=")[0]):
         parse_point({**ROW, "knobs": knobs})
