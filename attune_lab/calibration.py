@@ -9,19 +9,25 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attune_lab.contracts import UserError
 from attune_lab.predict import read_points
-from attune_lab.writing import write_file
+from attune_lab.recipe.text_files import read_bytes
+from attune_lab.writing import refuse_unwritable, write_file
 from simulator.calibration.fit import fit
 from simulator.calibration.measurements import data_hash, load_measurements
 from simulator.calibration.observations import Observations, observe, predict_speed
 from simulator.physics import PRIORS
 from simulator.posterior import POSTERIOR, Posterior
+
+if TYPE_CHECKING:
+    from simulator.calibration.validate import Figure
+
+_MAX_BYTES = 50_000_000  # of a report
 
 
 def workers() -> int:
@@ -55,6 +61,7 @@ def calibrate_to(tables: Sequence[Path], out: Path) -> dict[str, Any]:
         UserError: see `observations_of`.
         EnvironmentFault: ``out`` cannot be written.
     """
+    refuse_unwritable(out)
     observations = observations_of(tables)
     found = fit(observations, start=POSTERIOR, workers=workers())
     fitted = provenance(observations) | {"rows_fitted": int(found.rows.size)}
@@ -109,6 +116,7 @@ def calibrate_kernels(directory: Path, out: Path) -> dict[str, Any]:
     from simulator.calibration.kernel_tables import fit_kernel_tables
     from simulator.kernel_tables import to_json
 
+    refuse_unwritable(out)
     try:
         tables = fit_kernel_tables(directory)
     except ValueError as error:
@@ -127,13 +135,12 @@ def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) 
         UserError: see `observations_of`; or ``against`` is no report.
         EnvironmentFault: ``out`` cannot be written.
     """
-    from simulator.calibration.report import as_json, as_markdown, plot, read_figures, worse
+    from simulator.calibration.report import as_json, as_markdown, plots, worse
     from simulator.calibration.validate import validate
 
-    try:
-        earlier = read_figures(against) if against is not None else {}
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    earlier = _earlier(against) if against is not None else {}
+    if out is not None:
+        refuse_unwritable(out / "accuracy.json")
     observations = observations_of(tables)
     validation = validate(observations, fit(observations, start=POSTERIOR, workers=workers()), workers=workers())
     where = provenance(observations)
@@ -141,18 +148,33 @@ def validate_to(tables: Sequence[Path], out: Path | None, against: Path | None) 
     written: list[Path] = []
     left_out = ""
     if out is not None:
-        write_file(out / "accuracy.json", (json.dumps(data, indent=1) + "\n").encode())
-        write_file(out / "accuracy.md", as_markdown(validation, where).encode())
-        written = [out / "accuracy.json", out / "accuracy.md"]
+        files = {
+            "accuracy.json": (json.dumps(data, indent=1) + "\n").encode(),
+            "accuracy.md": as_markdown(validation, where).encode(),
+        }
         try:
-            written += plot(observations, validation, out)
+            files |= plots(observations, validation)
         except ImportError:  # minutes of fitting are not lost for want of a picture
             left_out = "the plots; they need matplotlib: pip install 'attune-lab[plots]'"
+        for name, content in files.items():
+            write_file(out / name, content)
+            written.append(out / name)
     return data | {
         "worse": worse(validation.figures, earlier),
         "written": [str(path) for path in written],
         "left_out": left_out,
     }
+
+
+def _earlier(path: Path) -> dict[str, Figure]:
+    from simulator.calibration.report import read_figures
+
+    content = read_bytes(path, "report", _MAX_BYTES)
+    try:
+        return read_figures(content)
+    except ValueError as error:
+        message = f"{path} is no accuracy report ({error}); write one with attune validate --out"
+        raise UserError(message) from error
 
 
 def provenance(observations: Observations) -> dict[str, Any]:

@@ -36,7 +36,10 @@ def calibrate(
     Example: attune calibrate my-runs.csv --out calibration.json
     """
     from attune_lab.calibration import calibrate_kernels, calibrate_to
+    from attune_lab.contracts import UserError
 
+    if kernels is not None and points:
+        raise UserError("--kernels fits kernel tables alone; leave out the tables of points, or --kernels")
     with console(stderr=True).status("fitting"):
         data = calibrate_kernels(kernels, out) if kernels is not None else calibrate_to(points or [], out)
     emit(data, as_json=as_json, render=lambda c: _render_fit(c, data))
