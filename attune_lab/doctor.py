@@ -35,6 +35,8 @@ def examine() -> list[Finding]:
         *(_package(name, "simulating and tuning", needed=True) for name in ("attune-lab", "numpy", "scipy")),
         _package("SQLAlchemy", "the campaign store", needed=True),
         _check("campaign database", _sqlite, "campaigns that survive a kill"),
+        _package("matplotlib", "pictures (the extra plots)"),
+        _package("pandas", "kernel tables (the extra calibration)"),
         _package("torch", "training on this machine, the tests' oracles"),
         _program("torchrun", "training on this machine"),
         _program("sbatch", "a Slurm cluster"),

@@ -10,9 +10,12 @@ import os
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 import argparse
+import datetime
 import json
+import platform
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,9 +124,20 @@ def peer_rate(price: peers.Price, seconds: float) -> dict[str, float]:
     return {"layouts_per_s": priced / spent if spent else 0.0, "layouts": priced, "refused": refused}
 
 
+def where() -> dict[str, Any]:
+    """Command, machine and day of these figures; a busy machine shows in its load."""
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "load": os.getloadavg()[0],
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every section; enumeration comes first, so that the peak memory is its own."""
-    figures: dict[str, Any] = {"enumeration": enumeration(options.enumerate)}
+    figures: dict[str, Any] = {"where": where(), "enumeration": enumeration(options.enumerate)}
     moe = batch_rate(options.size, options.repeats, name="qwen3-30b-a3b", experts=True)
     dense = batch_rate(options.size, options.repeats, name="gpt3-175b", experts=False)
     figures["batch"] = {"layouts": options.size, "moe_layouts_per_s": moe, "dense_layouts_per_s": dense}
@@ -146,6 +160,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(figures: dict[str, Any]) -> None:
     """The figures as lines."""
+    here = figures["where"]
+    versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
+    print(f"where        {here['date']}, {here['machine']}, load {here['load']:.1f}, {versions}: {here['command']}")
     one, many, cold = figures["enumeration"], figures["batch"], figures["cold_call"]
     print(
         f"enumeration  {one['layouts']:,} layouts in {one['seconds']:.2f} s ({one['layouts_per_s']:,.0f}/s), "

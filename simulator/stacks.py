@@ -152,30 +152,31 @@ _STACKS = (
 _BY_NAME = MappingProxyType({stack.name: stack for stack in _STACKS})
 _FRAMEWORKS = MappingProxyType(
     {
-        "Megatron-Bridge": "megatron-bridge",
-        "Megatron-DeepSpeed": "megatron-deepspeed",
-        "DeepSpeed": "deepspeed",
-        "DeepSpeed-ZeRO2": "deepspeed",
-        "DeepSpeed-ZeRO3": "deepspeed",
-        "ColossalAI": "deepspeed",
+        "megatron-bridge": "megatron-bridge",
+        "megatron-deepspeed": "megatron-deepspeed",
+        "deepspeed": "deepspeed",
+        "deepspeed-zero2": "deepspeed",
+        "deepspeed-zero3": "deepspeed",
+        "colossalai": "deepspeed",
         "nanotron": "nanotron",
         "llm-foundry": "llm-foundry",
         "torchtitan": "torchtitan",
-        "MaxText": "maxtext",
-        "PaxML": "maxtext",
-        "InternEvo": "internevo",
-        "vTrain trace": "vtrain-trace",
-        "NeMo": "nemo",
+        "maxtext": "maxtext",
+        "paxml": "maxtext",
+        "internevo": "internevo",
+        "vtrain trace": "vtrain-trace",
+        "nemo": "nemo",
     }
 )
 
 
 def stack_of(framework: str, version: str = "") -> Stack:
-    """The stack of a framework as measurement tables name it; Megatron-Core's for one that is not known."""
-    if framework == "Megatron-LM" and any(year in version for year in ("2021", "2022")):
+    """The stack of a framework as measurement tables name it, in any case; Megatron-Core's where it is not known."""
+    framework = framework.casefold()
+    if framework == "megatron-lm" and any(year in version for year in ("2021", "2022")):
         return _BY_NAME["megatron-2022"]
-    if framework == "Megatron-Core" and "2026" in version:  # arXiv 2603.07685 keeps 4 bytes of weight and gradient
+    if framework == "megatron-core" and "2026" in version:  # arXiv 2603.07685 keeps 4 bytes of weight and gradient
         return _BRIDGE
-    if framework == "Megatron-Core" and "2025" in version:
+    if framework == "megatron-core" and "2025" in version:
         return _FOLDING
     return _BY_NAME[_FRAMEWORKS.get(framework, MEGATRON.name)]

@@ -85,6 +85,8 @@ def _render_fit(to: Console, data: dict[str, Any]) -> None:
 
 
 def _render_report(to: Console, data: dict[str, Any]) -> None:
+    from rich.markup import escape
+
     columns, numbers = ("figure", "value", "noise", "target", "", "n"), ("value", "noise", "target", "n")
     rows = table(
         "Accuracy of simulated figures, on runs they were not fitted to", *columns, right=numbers, wrap_first=True
@@ -108,7 +110,7 @@ def _render_report(to: Console, data: dict[str, Any]) -> None:
     for row in data["tables"]["source"]:
         if row["time_rows"]:
             parts = (f"{100 * row[f'time_{part}']:.1f}" for part in ("bias", "median", "mean"))
-            errors.add_row(row["group"], str(row["time_rows"]), *parts)
+            errors.add_row(escape(row["group"]), str(row["time_rows"]), *parts)
     to.print(errors)
     for sentence in data["worse"]:
         to.print(f"worse: {sentence}", markup=False, style="red")

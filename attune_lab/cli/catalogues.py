@@ -32,9 +32,10 @@ def recipes(
         )
         return
     rows = [asdict(entry) for entry in shipped()]
-    drawn = table("Public recipes (where in its source each stands: --json)", "name", "published for", "source")
+    drawn = table("Public recipes (where in its source each stands: --json)", "name", "for", "source")
     for row in rows:
-        drawn.add_row(row["name"], f"{row['gpus']}x{row['accelerator']}", row["source"].split()[0])
+        repository, _, commit = row["source"].split()[0].partition("@")
+        drawn.add_row(row["name"], f"{row['gpus']}x{row['accelerator']}", f"{repository}@{commit[:7]}")
     _show("recipes", rows, drawn, as_json)
 
 

@@ -16,7 +16,9 @@ def predict(
     calibration: CalibrationFile = None,
     as_json: Json = False,
 ) -> None:
-    """Predict step time, throughput and peak memory for a table of points.
+    """Predict step time, throughput and peak memory for a table of points, by simulation.
+
+    A row that cannot be read or priced, or does not fit in memory, says so in pred_status and pred_reason.
 
     Example: attune predict points.csv --out predicted.csv
     """
@@ -28,7 +30,7 @@ def predict(
     emit(
         data,
         as_json=as_json,
-        render=lambda c: c.print(f"{data['rows']} rows ({summary}) written to {out}", markup=False),
+        render=lambda c: c.print(f"{data['rows']} rows, simulated ({summary}), written to {out}", markup=False),
     )
 
 

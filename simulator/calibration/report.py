@@ -71,7 +71,8 @@ def _lines(validation: Validation, provenance: Mapping[str, Any]) -> Iterator[st
     yield "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in provenance.items()) + "."
     yield ""
     yield "Errors are of predictions by a fit that has not seen the row's model (or source). Simulated figures are"
-    yield "compared with published ones; nothing here was measured by this project."
+    yield "compared with published ones; nothing here was measured by this project. Memory has no fit, and so"
+    yield "nothing held out. Bias is the median of predicted over published step time, or memory, less 1."
     yield ""
     yield "| figure | value | target | met | noise | n |"
     yield "|---|---:|---:|---|---:|---:|"
@@ -103,7 +104,9 @@ def _cell(row: Mapping[str, str | float | int], key: str) -> str:
 
 
 def plots(observations: Observations, validation: Validation) -> dict[str, bytes]:
-    """Predicted against measured by source, step time and memory, and the spread of errors: PNG pictures by file name.
+    """Predicted against measured by source, speed and memory, and the spread of errors: PNG pictures by file name.
+
+    Speed is that of fits which have not seen the row's model; memory has no fit, so that nothing is held out.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -112,16 +115,17 @@ def plots(observations: Observations, validation: Validation) -> dict[str, bytes
     from matplotlib.figure import Figure as Canvas
 
     pictures = {
-        "accuracy-time": (observations.speed, validation.held_out_speed, "tokens/s/GPU"),
-        "accuracy-memory": (observations.memory_bytes / 2**30, validation.memory_bytes / 2**30, "peak GiB"),
+        "accuracy-time": ("tokens/s/GPU", observations.speed, validation.held_out_speed, "model held out"),
+        "accuracy-memory": ("peak GiB", observations.memory_bytes / 2**30, validation.memory_bytes / 2**30, "no fit"),
     }
     drawn = {}
-    for name, (measured, predicted, unit) in pictures.items():
+    for name, (unit, measured, predicted, how) in pictures.items():
         canvas = Canvas(figsize=(13, 6), layout="constrained")
+        canvas.suptitle(f"{unit}, simulated, against published runs ({how})")
         FigureCanvasAgg(canvas)
         left, right = canvas.subplots(1, 2, width_ratios=(1, 1.1))
         _scatter(left, observations.column("source_id"), measured, predicted, unit)
-        _errors_by_source(right, observations.column("source_id"), measured, predicted)
+        _errors_by_source(right, observations.column("source_id"), measured, predicted, unit)
         picture = io.BytesIO()
         canvas.savefig(picture, format="png", dpi=110)
         drawn[f"{name}.png"] = picture.getvalue()
@@ -138,12 +142,12 @@ def _scatter(axes: Axes, sources: NDArray[np.str_], measured: Floats, predicted:
     axes.plot([low, high], [low, high], "k-", linewidth=0.8)
     for off in (0.9, 1.1):
         axes.plot([low, high], [off * low, off * high], "k:", linewidth=0.6)
-    axes.set(xscale="log", yscale="log", xlabel=f"measured {unit}", ylabel=f"predicted {unit} (simulated)")
-    axes.set_title("predicted against measured; dotted: 10 %")
+    axes.set(xscale="log", yscale="log", xlabel=f"published {unit}", ylabel=f"predicted {unit} (simulated)")
+    axes.set_title("predicted against published; dotted: 10 %")
     axes.legend(fontsize=6, ncol=2, markerscale=2)
 
 
-def _errors_by_source(axes: Axes, sources: NDArray[np.str_], measured: Floats, predicted: Floats) -> None:
+def _errors_by_source(axes: Axes, sources: NDArray[np.str_], measured: Floats, predicted: Floats, unit: str) -> None:
     known = np.isfinite(measured) & np.isfinite(predicted)
     names = _by_rows(sources[known])[::-1]
     errors = [100 * (predicted / measured - 1)[known & (sources == name)] for name in names]
@@ -152,7 +156,7 @@ def _errors_by_source(axes: Axes, sources: NDArray[np.str_], measured: Floats, p
         range(1, len(names) + 1), [f"{n} ({len(e)})" for n, e in zip(names, errors, strict=True)], fontsize=7
     )
     axes.axvline(0, color="k", linewidth=0.8)
-    axes.set(xlim=(-60, 60), xlabel="predicted over measured, %")
+    axes.set(xlim=(-60, 60), xlabel=f"predicted over published {unit}, less 1, % (drawn to ±60)")
     axes.set_title("box: half of the rows; whiskers: 5th to 95th percentile")
 
 

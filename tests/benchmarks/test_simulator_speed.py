@@ -21,6 +21,7 @@ def test_one_object_with_every_section(tmp_path):
     assert 1000 < figures["enumeration"]["layouts"] < 3000
     assert figures["enumeration"]["fitting"] >= figures["enumeration"]["front"] > 0
     assert 0 < figures["enumeration"]["peak_rss_gib"] < 2
+    assert set(figures["where"]) == {"command", "date", "machine", "load", "versions"}
     assert figures["batch"]["moe_layouts_per_s"] > 0
     assert figures["batch"]["dense_layouts_per_s"] > 0
     assert figures["cold_call"]["worst_ms"] >= figures["cold_call"]["median_ms"] > 0
@@ -33,4 +34,4 @@ def test_one_object_with_every_section(tmp_path):
 
 
 def test_lines_for_people():
-    assert [line.split()[0] for line in run().splitlines()][:3] == ["enumeration", "batch", "one"]
+    assert [line.split()[0] for line in run().splitlines()][:4] == ["where", "enumeration", "batch", "one"]

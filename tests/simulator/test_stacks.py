@@ -9,6 +9,7 @@ ROW = {
 
 def test_an_unknown_framework_is_megatron_core():
     assert stack_of("a framework of one's own") is stack_of("")
+    assert stack_of("megatron-bridge") is stack_of("Megatron-Bridge") is not stack_of("")
 
 
 def test_nanotron_overlaps_gradients_only_without_zero():

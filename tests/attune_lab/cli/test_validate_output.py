@@ -28,6 +28,12 @@ def test_80_columns_hold_every_word(attune, report):
     assert "left out: the plots" in shown
 
 
+def test_the_name_of_a_source_is_no_markup(attune, report):
+    first = report["tables"]["source"][0]
+    report["tables"]["source"] = [first | {"group": "[/mine]"}]
+    assert "[/mine]" in attune("validate").stdout
+
+
 def test_a_figure_that_fell_is_an_answer_of_no(attune, report):
     report["worse"] = ["time_median is 0.2, was 0.1"]
     outcome = attune("validate")
