@@ -104,7 +104,7 @@ def _cell(row: Mapping[str, str | float | int], key: str) -> str:
 
 
 def plots(observations: Observations, validation: Validation) -> dict[str, bytes]:
-    """Predicted against published by source, speed and memory, and the spread of errors: PNG pictures by file name.
+    """Predicted against measured by source, speed and memory, and the spread of errors: PNG pictures by file name.
 
     Speed is that of fits which have not seen the row's model; memory has no fit, so that nothing is held out.
 
