@@ -13,7 +13,7 @@ import numpy as np
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe.text_files import read_bytes
-from attune_lab.writing import write_file
+from attune_lab.writing import refuse_unwritable, write_file
 from simulator.calibration.batches import Batch, batch_memory, batch_points, measured_peak, memory_demand
 from simulator.calibration.points import REQUIRED_COLUMNS, InvalidCell, Point, Unsupported, parse_point
 from simulator.hardware import GIB
@@ -45,6 +45,7 @@ def predict_file(points: Path, out: Path, posterior: Posterior = POSTERIOR) -> d
         UserError: a file that is not a CSV of points.
         EnvironmentFault: ``out`` cannot be written.
     """
+    refuse_unwritable(out)
     header, rows = read_points(points)
     predictions = predict_rows([dict(zip(header, row, strict=True)) for row in rows], posterior)
     fields = [name for name in header if name not in PREDICTED_COLUMNS]
@@ -69,12 +70,11 @@ def read_calibration(path: Path | None) -> Posterior:
     """
     if path is None:
         return POSTERIOR
+    content = read_bytes(path, "calibration", _MAX_BYTES)
     try:
-        return Posterior.load(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        return Posterior.from_json(content)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"{path} is no calibration ({error}); write one with attune calibrate --out") from error
 
 
 def predict_rows(rows: Sequence[dict[str, str]], posterior: Posterior = POSTERIOR) -> list[dict[str, Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from attune_lab.contracts import EnvironmentFault
@@ -14,16 +16,32 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         EnvironmentFault: it cannot be written, or is a folder, a device or a pipe.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # two processes may write the same file
+    with _partial(path) as partial:
+        partial.write_bytes(content)
+        partial.replace(path)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raise what `write_file` would raise, before the work whose result is to be written; makes the folder.
+
+    Raises:
+        EnvironmentFault: see `write_file`.
+    """
+    with _partial(path) as partial:
+        partial.touch()
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` to write to first; whatever has that name at the end is removed."""
+    partial = path.parent / f"{path.name}.{os.getpid()}.partial"  # two processes may write the same file
     try:
         if path.exists() and not path.is_file():
-            raise EnvironmentFault(f"cannot write {path}: it is no regular file; use another --out")
+            raise EnvironmentFault(f"cannot write {path}: it is no regular file; use another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            partial.write_bytes(content)
-            partial.replace(path)
-        except OSError:
+            yield partial
+        finally:
             partial.unlink(missing_ok=True)
-            raise
     except OSError as error:
-        raise EnvironmentFault(f"cannot write {path}: {error.strerror}; free the disk or use another --out") from error
+        raise EnvironmentFault(f"cannot write {path}: {error.strerror}; free the disk or use another name") from error

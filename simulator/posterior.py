@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,10 @@ from simulator.memory_physics import drawn_memory_physics, memory_physics_of
 from simulator.physics import PRIORS, SOFTWARE, Physics
 
 Floats = NDArray[np.float64]
+
+_MOST_SHIFT = 10  # the largest of the project's own fit is 3
+_MOST_PACE = 4  # the largest is 1.2
+_ROUNDING = 1e-3  # of eigenvalues, when entries are written with five digits
 
 
 @dataclass(frozen=True)
@@ -50,27 +53,52 @@ class Posterior:
         return cls(names, np.zeros(len(names)), np.eye(len(names)), {}, {}, {})
 
     @classmethod
-    def load(cls, path: Path) -> Posterior:
-        """The posterior in a file.
+    def from_json(cls, content: str | bytes) -> Posterior:
+        """The posterior that `to_json` wrote.
 
         Raises:
-            ValueError: the file is no posterior, or one of constants this version does not have.
+            ValueError: the text is no posterior, one of constants this version does not have, or one whose numbers
+                no fit leaves; the message says which.
         """
         try:
-            return cls._parse(json.loads(path.read_text("utf-8")))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{path} is no calibration ({error}); write one with attune calibrate --out") from error
+            held = json.loads(content)
+            names = tuple(held["constants"])
+            cls._check_names(names)
+            shifts, covariance = (np.array(held[key], dtype=np.float64) for key in ("shifts", "covariance"))
+            found = cls(names, shifts, covariance, held["stacks"], held["versions"], held["fitted"])
+            found._check()
+        except KeyError as error:
+            raise ValueError(f"it has no {error}") from error
+        except (TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"a part of it has another form: {error}") from error
+        return found
 
-    @classmethod
-    def _parse(cls, held: Mapping[str, Any]) -> Posterior:
-        names = tuple(held["constants"])
-        unknown = sorted(set(names) - PRIORS.keys())
+    @staticmethod
+    def _check_names(names: Collection[str]) -> None:
+        unknown = sorted(name for name in names if name not in PRIORS or not PRIORS[name].sd)
         if unknown:
             raise ValueError(f"unknown constants: {', '.join(unknown)}")
-        shifts, covariance = (np.array(held[key], dtype=np.float64) for key in ("shifts", "covariance"))
-        if shifts.shape != (len(names),) or covariance.shape != (len(names), len(names)):
+        if len(set(names)) < len(names):
+            raise ValueError("a constant is named twice")
+
+    def _check(self) -> None:
+        """Raise ValueError where a figure would be nan, or one that no fit leaves."""
+        size = len(self.constants)
+        if self.shifts.shape != (size,) or self.covariance.shape != (size, size):
             raise ValueError("shifts and covariance need one entry for each constant")
-        return cls(names, shifts, covariance, held["stacks"], held["versions"], held["fitted"])
+        for stack, own in self.stacks.items():
+            self._check_names(own.keys())
+            if not own.keys() <= set(self.constants):
+                raise ValueError(f"stack {stack} shifts a constant that is not fitted")
+        moved = np.concatenate([self.shifts, *(np.array(list(own.values()), float) for own in self.stacks.values())])
+        if not (np.abs(moved) <= _MOST_SHIFT).all():  # as for nan
+            raise ValueError(f"a shift is no number or beyond {_MOST_SHIFT} standard deviations of the prior")
+        if not all(1 / _MOST_PACE <= pace <= _MOST_PACE for pace in self.versions.values()):
+            raise ValueError(f"the pace of a version is not between 1/{_MOST_PACE} and {_MOST_PACE}")
+        if not np.isfinite(self.covariance).all() or (size and np.linalg.eigvalsh(self.covariance)[0] < -_ROUNDING):
+            raise ValueError("the covariance is none: it has no or negative variances")
+        if self.fitted != {} and not (isinstance(self.fitted["rows_fitted"], int) and self.fitted["date"]):
+            raise ValueError("'fitted' needs a number of rows and a date")
 
     def to_json(self) -> str:
         """The content of the file that `load` reads."""
@@ -125,7 +153,7 @@ def _rounded(values: Floats) -> Any:
     return np.round(values, 5).tolist()
 
 
-POSTERIOR = Posterior._parse(json.loads(files("simulator").joinpath("data", "posterior.json").read_text("utf-8")))
+POSTERIOR = Posterior.from_json(files("simulator").joinpath("data", "posterior.json").read_bytes())
 """The project's own calibration."""
 
 DEFAULT_PHYSICS = POSTERIOR.physics()

@@ -171,7 +171,7 @@ _FRAMEWORKS = MappingProxyType(
 
 
 def stack_of(framework: str, version: str = "") -> Stack:
-    """The stack of a framework as measurement tables name it, in any case; Megatron-Core's for one that is not known."""
+    """The stack of a framework as measurement tables name it, in any case; Megatron-Core's where it is not known."""
     framework = framework.casefold()
     if framework == "megatron-lm" and any(year in version for year in ("2021", "2022")):
         return _BY_NAME["megatron-2022"]

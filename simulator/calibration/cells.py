@@ -8,6 +8,8 @@ from typing import Any
 
 _TRUE, _FALSE = frozenset({"1", "1.0", "true", "True", "yes"}), frozenset({"0", "0.0", "false", "False", "no"})
 
+_MOST = 2**40  # products of a few such numbers stay exact or finite
+
 
 class InvalidCell(ValueError):
     """A cell that cannot be read; the message names the column and what it needs."""
@@ -39,7 +41,7 @@ def whole(cells: Mapping[str, str], column: str, default: int | None = None) -> 
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value != int(value) or not 0 <= value <= 2**40:
+    if not math.isfinite(value) or value != int(value) or not 0 <= value <= _MOST:
         raise InvalidCell(f"column '{column}' holds '{text[:40]}'; a whole number is needed")
     return int(value)
 
@@ -50,7 +52,7 @@ def positive(cells: Mapping[str, str], column: str, default: int | None = None) 
 
 
 def number(cells: Mapping[str, str], column: str, default: float) -> float:
-    """The number in ``column``, 0 or more; ``default`` where it is blank.
+    """The number in ``column``, 0 to 2^40; ``default`` where it is blank.
 
     Raises:
         InvalidCell: no such number.
@@ -62,7 +64,7 @@ def number(cells: Mapping[str, str], column: str, default: float) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    if not 0 <= value <= _MOST:
         raise InvalidCell(f"column or knob '{column}' holds '{text[:40]}'; a number of 0 or more is needed")
     return value
 

@@ -122,6 +122,9 @@ def _read(name: str) -> bytes:
 def _number(row: Mapping[str, str], column: str) -> float:
     text = row.get(column, "").strip()
     try:
-        return float(text) if text else math.nan
-    except ValueError as error:
-        raise ValueError(f"row {row.get('id', '?')}: {column} holds {text[:40]!r}; a number is needed") from error
+        value = float(text) if text else math.nan
+    except ValueError:
+        value = -math.inf
+    if text and not 0 < value < math.inf:
+        raise ValueError(f"row {row.get('id', '?')[:40]}: {column} holds {text[:40]!r}; a number above 0 is needed")
+    return value

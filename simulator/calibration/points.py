@@ -81,6 +81,7 @@ _FILLED = 4  # micro-batches a stage of a pipeline whose batch is not published;
 _UNNAMED_ACCELERATORS = {"Blackwell (184 GiB class, not named)": "GB200-NVL72"}
 """Parts that a source does not name: four in a host with 184 GiB each are those of a GB200 tray."""
 _NETWORK = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)Gb(?:ps|/s)?(\w*)")
+_LEAST_RATE = 1e-3  # slower links are typing errors
 _TENSOR_MODES = {"ALL_REDUCE": False, "REDUCE_SCATTER": True}
 """nanotron's words for tensor parallelism without and with sequence parallelism."""
 _CORRECTED = {
@@ -176,8 +177,8 @@ def _cluster(cells: Mapping[str, str], knobs: Mapping[str, str]) -> ClusterSpec:
         accelerator = replace(accelerator, nic_bytes_per_s=rate)
     if knobs.get("intra_node"):
         link = number({"intra_node": knobs["intra_node"].removesuffix("GB/s")}, "intra_node", 0.0)
-        if not link:
-            raise InvalidCell("knob 'intra_node' holds 0; a rate above 0 such as 300GB/s is needed")
+        if link < _LEAST_RATE:
+            raise InvalidCell(f"knob 'intra_node' holds {link:g}; a rate above 0 such as 300GB/s is needed")
         accelerator = replace(accelerator, link_bytes_per_s=link * 1e9)
     return replace(cluster, accelerator=accelerator)
 
@@ -188,7 +189,7 @@ def _network(text: str, gpus_per_node: int) -> tuple[float, int]:
     found = _NETWORK.fullmatch(text)
     nics = int(found[1] or 0) if found else 0
     rate = float(found[2]) * max(nics, 1) if found else 0.0
-    if found is None or not 0 < rate < 1e6:
+    if found is None or not _LEAST_RATE <= rate < 1e6:
         raise InvalidCell(f"knob 'inter_node' holds '{text[:40]}'; a rate above 0 such as 400Gbps is needed")
     return rate * 1e9 / 8 / (1 if found[3].endswith("per_gpu") else gpus_per_node), nics
 

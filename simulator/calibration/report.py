@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,21 +30,23 @@ def as_json(validation: Validation, provenance: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def read_figures(path: Path) -> dict[str, Figure]:
+def read_figures(content: str | bytes) -> dict[str, Figure]:
     """The figures of a report written by `as_json`.
 
     Raises:
-        ValueError: the file is no such report.
+        ValueError: the text is no such report.
     """
     try:
-        figures = json.loads(path.read_text("utf-8"))["figures"]
-        return {
+        held = json.loads(content)["figures"]
+        figures = {
             key: Figure(**{name: value for name, value in figure.items() if name != "met"})
-            for key, figure in figures.items()
+            for key, figure in held.items()
         }
-    except (OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        message = f"{path} is no accuracy report ({type(error).__name__}); write one with attune validate --out"
-        raise ValueError(message) from error
+        if not all(math.isfinite(figure.value) and math.isfinite(figure.noise) for figure in figures.values()):
+            raise ValueError("a figure is no number")
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it has another form: {error}") from error
+    return figures
 
 
 def worse(now: Mapping[str, Figure], earlier: Mapping[str, Figure]) -> list[str]:
@@ -100,8 +103,8 @@ def _cell(row: Mapping[str, str | float | int], key: str) -> str:
     return str(value) if key.endswith("rows") else f"{100 * float(value):.1f}"
 
 
-def plot(observations: Observations, validation: Validation, folder: Path) -> list[Path]:
-    """Predicted against measured by source, speed and memory, and the spread of errors: paths of PNG files.
+def plots(observations: Observations, validation: Validation) -> dict[str, bytes]:
+    """Predicted against measured by source, speed and memory, and the spread of errors: PNG pictures by file name.
 
     Speed is that of fits which have not seen the row's model; memory has no fit, so that nothing is held out.
 
@@ -115,7 +118,7 @@ def plot(observations: Observations, validation: Validation, folder: Path) -> li
         "accuracy-time": ("tokens/s/GPU", observations.speed, validation.held_out_speed, "model held out"),
         "accuracy-memory": ("peak GiB", observations.memory_bytes / 2**30, validation.memory_bytes / 2**30, "no fit"),
     }
-    paths = []
+    drawn = {}
     for name, (unit, measured, predicted, how) in pictures.items():
         canvas = Canvas(figsize=(13, 6), layout="constrained")
         canvas.suptitle(f"{unit}, simulated, against published runs ({how})")
@@ -123,10 +126,10 @@ def plot(observations: Observations, validation: Validation, folder: Path) -> li
         left, right = canvas.subplots(1, 2, width_ratios=(1, 1.1))
         _scatter(left, observations.column("source_id"), measured, predicted, unit)
         _errors_by_source(right, observations.column("source_id"), measured, predicted, unit)
-        path = folder / f"{name}.png"
-        canvas.savefig(path, dpi=110)
-        paths.append(path)
-    return paths
+        picture = io.BytesIO()
+        canvas.savefig(picture, format="png", dpi=110)
+        drawn[f"{name}.png"] = picture.getvalue()
+    return drawn
 
 
 def _scatter(axes: Axes, sources: NDArray[np.str_], measured: Floats, predicted: Floats, unit: str) -> None:

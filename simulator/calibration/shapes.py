@@ -52,7 +52,7 @@ def _from_columns(name: str, cells: Mapping[str, str], knobs: Mapping[str, str])
         gated_mlp=knobs.get("activation", "swiglu") in _GATED,
         rotary=knobs.get("activation") != "gelu",  # models after GPT-2 have positions of their own, or ALiBi
         experts=experts,
-        top_k=whole(cells, "top_k", 2 if experts else 0),
+        top_k=whole(cells, "top_k", min(experts, 2)),
         moe_ffn=whole(cells, "moe_ffn", whole(cells, "ffn", 0) if experts else 0),
         shared_ffn=whole(cells, "shared_ffn", 0),
         first_dense_layers=whole(knobs, "dense_layers", 0),
@@ -64,7 +64,7 @@ def _from_columns(name: str, cells: Mapping[str, str], knobs: Mapping[str, str])
 
 
 def _check(shape: ModelShape) -> None:
-    """Refuse a shape in which a part that must exist has no size.
+    """Refuse a shape in which a part that must exist has no size, or that cannot be.
 
     Raises:
         InvalidCell: names the first such column.
@@ -75,6 +75,8 @@ def _check(shape: ModelShape) -> None:
     for column in needed:
         if not getattr(shape, column):
             raise InvalidCell(f"column or knob '{column}' is 0 or blank; the model needs 1 or more")
+    if shape.experts and shape.top_k > shape.experts:
+        raise InvalidCell(f"column 'top_k' holds {shape.top_k}; the model has {shape.experts} experts")
     if shape.layers > _MAX_LAYERS:
         raise InvalidCell(f"column 'layers' holds {shape.layers}; {_MAX_LAYERS} is the most")
 

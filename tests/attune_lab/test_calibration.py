@@ -1,15 +1,17 @@
 """Measured tables in, calibration out, calibration used."""
 
 import json
+import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attune_lab import calibration
-from attune_lab.calibration import calibrate_kernels, observations_of, validate_to
-from attune_lab.contracts import UserError
+from attune_lab.calibration import calibrate_kernels, calibrate_to, observations_of, own_runs, validate_to
+from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.cost_model import SimulatedCostModel
 from attune_lab.predict import predict_rows, read_calibration
 from attune_lab.workbench import open_workbench
@@ -44,6 +46,17 @@ def test_a_users_points_join_the_published_ones(tmp_path):
     assert observations.priced[-2:].all()
 
 
+def test_a_user_learns_how_the_runs_fit_and_which_are_left_out(tmp_path):
+    unknown = ROW | {"id": "mine-2", "model": "no-such-model"}
+    observations = observations_of([table(tmp_path / "mine.csv", [ROW, unknown])])
+    own = own_runs(observations, read_calibration(slower(tmp_path)))
+    (predicted,) = predict_rows([ROW])
+    assert own["before"] == pytest.approx(abs(float(predicted["pred_tokens_per_s_per_gpu"]) / 9000 - 1), rel=1e-4)
+    assert own["after"] != own["before"]
+    assert (own["rows"], own["compared"], list(own["refused"])) == (2, 1, ["mine-2"])
+    assert own_runs(observations_of([]), POSTERIOR) is None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -74,9 +87,9 @@ def test_a_calibration_moves_what_it_is_given_to(tmp_path):
 def test_what_is_no_calibration_is_refused(tmp_path, content):
     path = tmp_path / "calibration.json"
     path.write_text(content)
-    with pytest.raises(UserError, match="is no calibration"):
+    with pytest.raises(UserError, match=r"is no calibration|is empty"):
         read_calibration(path)
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="does not exist"):
         read_calibration(tmp_path / "none.json")
 
 
@@ -96,6 +109,42 @@ def test_a_report_to_compare_with_must_be_one(tmp_path):
     path.write_text("{}")
     with pytest.raises(UserError, match="is no accuracy report"):
         validate_to([], None, path)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "[" * 100_000, '{"figures": {"a": 1}}', '{"figures": {"a": {"value": NaN}}}']
+)
+def test_no_other_text_is_a_report(tmp_path, content):
+    path = tmp_path / "accuracy.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match="is no accuracy report"):
+        validate_to([], None, path)
+
+
+def test_files_that_never_end_are_refused_unopened(tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="pipe"):
+        read_calibration(pipe)
+    with pytest.raises(UserError, match="pipe"):
+        validate_to([], None, pipe)
+
+
+def test_where_nothing_can_be_written_is_known_before_the_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr("attune_lab.calibration.fit", None)
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "c.json", Path()):
+        with pytest.raises(EnvironmentFault, match="cannot write"):
+            calibrate_to([], out)
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        validate_to([], tmp_path / "file", None)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("speed", ["0", "-5", "inf", "nan"])
+def test_a_speed_is_a_number_above_zero(tmp_path, speed):
+    with pytest.raises(UserError, match="mine-1"):
+        observations_of([table(tmp_path / "mine.csv", [ROW | {"tokens_per_s_per_gpu_std": speed}])])
 
 
 def test_without_matplotlib_the_report_comes_without_plots(tmp_path, monkeypatch):

@@ -126,7 +126,11 @@ def test_gpus_share_a_nic_where_a_node_has_fewer(network, sharing):
     assert parse_point(row).cluster.gpus_per_nic == sharing
 
 
-@pytest.mark.parametrize("knobs", ["inter_node=fast", "inter_node=0Gbps", "intra_node=0GB/s", "intra_node=x"])
+@pytest.mark.parametrize(
+    "knobs",
+    ["inter_node=fast", "inter_node=0Gbps", "inter_node=0.0000001Gbps", "intra_node=0GB/s", "intra_node=x",
+     "intra_node=1e-300GB/s", "capacity_factor=1e308"],
+)  # fmt: skip
 def test_rates_that_cannot_be_read_name_their_knob(knobs):
     with pytest.raises(InvalidCell, match=knobs.partition("=")[0]):
         parse_point({**ROW, "knobs": knobs})
@@ -258,3 +262,13 @@ def test_absurd_sizes_are_refused_at_once(column, kind):
     row = {**ROW, "model": "mine", "layers": "4", "hidden": "2048", "heads": "16", "framework": "nanotron"}
     with pytest.raises(kind):
         parse_point({**row, "vp": "", "ep": "", "etp": "", column: "1e9"})
+
+
+def test_a_token_has_at_most_as_many_experts_as_there_are():
+    row = {"model": "own", "layers": "8", "hidden": "512", "heads": "8", "experts": "4", "moe_ffn": "512"}
+    row |= {"accelerator": "H100-SXM5-80GB", "n_gpus": "8", "seq_len": "4096"}
+    assert parse_point({**row, "top_k": "4"}).shape.top_k == 4
+    assert parse_point({**row, "experts": "1"}).shape.top_k == 1
+    for too_many in ("5", str(2**40)):
+        with pytest.raises(InvalidCell, match="top_k"):
+            parse_point({**row, "top_k": too_many})
