@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attune_lab.contracts import UserError
 from attune_lab.predict import read_points
@@ -19,9 +20,9 @@ from attune_lab.recipe.text_files import read_bytes
 from attune_lab.writing import refuse_unwritable, write_file
 from simulator.calibration.fit import fit
 from simulator.calibration.measurements import data_hash, load_measurements
-from simulator.calibration.observations import Observations, observe
+from simulator.calibration.observations import Observations, observe, predict_speed
 from simulator.physics import PRIORS
-from simulator.posterior import POSTERIOR
+from simulator.posterior import POSTERIOR, Posterior
 
 if TYPE_CHECKING:
     from simulator.calibration.validate import Figure
@@ -76,7 +77,33 @@ def calibrate_to(tables: Sequence[Path], out: Path) -> dict[str, Any]:
         }
         for name, shift, deviation in zip(posterior.constants, posterior.shifts.tolist(), deviations, strict=True)
     }
-    return {"out": str(out), **fitted, "constants": constants}
+    return {"out": str(out), **fitted, "constants": constants, "own": own_runs(observations, posterior)}
+
+
+def own_runs(observations: Observations, posterior: Posterior) -> dict[str, Any] | None:
+    """How the user's runs fit; None without any.
+
+    ``rows``; how many of them have a rate to compare with (``compared``); the median absolute relative error of their
+    speed with the project's constants (``before``) and with ``posterior`` (``after``); and why others cannot be
+    priced (``refused``, by id).
+    """
+    mine = np.arange(len(observations.rows)) >= len(load_measurements())
+    if not mine.any():
+        return None
+    batches = [batch for batch in observations.batches if mine[list(batch.rows)].any()]
+
+    def errors(constants: Posterior) -> NDArray[np.float64]:
+        off = np.abs(predict_speed(batches, mine.size, constants.physics)[mine] / observations.speed[mine] - 1)
+        return off[np.isfinite(off)]
+
+    before, after = errors(POSTERIOR), errors(posterior)
+    return {
+        "rows": int(mine.sum()),
+        "compared": int(before.size),
+        "before": float(np.median(before)) if before.size else None,
+        "after": float(np.median(after)) if after.size else None,
+        "refused": {observations.rows[i]["id"]: why for i, why in sorted(observations.refused.items()) if mine[i]},
+    }
 
 
 def calibrate_kernels(directory: Path, out: Path) -> dict[str, Any]:

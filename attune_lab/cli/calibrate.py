@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attune_lab.cli.output import Json, console, emit, table
+from attune_lab.cli.output import Json, console, emit, indented, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,6 +82,17 @@ def _render_fit(to: Console, data: dict[str, Any]) -> None:
         rows.add_row(name, f"{entry['prior']:.4g}", f"{entry['value']:.4g}", f"{100 * entry['sd']:.1f}", entry["what"])
     to.print(rows)
     to.print(f"{data['rows_fitted']} rows fitted; written to {data['out']}", markup=False)
+    if data["own"]:
+        _render_own(to, data["own"])
+
+
+def _render_own(to: Console, own: dict[str, Any]) -> None:
+    to.print(f"{own['compared']} of your {own['rows']} runs have a rate to compare with", markup=False)
+    if own["compared"]:
+        before, after = 100 * own["before"], 100 * own["after"]
+        indented(to, f"speed was off by {before:.1f} % (median), is by {after:.1f} % now that it is fitted to them")
+    for name, why in own["refused"].items():
+        indented(to, f"{name} is left out: {why}")
 
 
 def _render_report(to: Console, data: dict[str, Any]) -> None:

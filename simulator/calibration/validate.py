@@ -24,6 +24,7 @@ Bools = NDArray[np.bool_]
 
 VISIBLE = 0.02
 """One published point proves no difference below about this (docs/measurements.md, change between releases)."""
+_CLOSE = 0.03
 _DRAWS = 200
 _SWEEP = 8  # rows from which on a cell has an order worth judging
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attune_lab import calibration
-from attune_lab.calibration import calibrate_kernels, calibrate_to, observations_of, validate_to
+from attune_lab.calibration import calibrate_kernels, calibrate_to, observations_of, own_runs, validate_to
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.cost_model import SimulatedCostModel
 from attune_lab.predict import predict_rows, read_calibration
@@ -44,6 +44,17 @@ def test_a_users_points_join_the_published_ones(tmp_path):
     assert len(observations.rows) == len(load_measurements()) + 2
     assert observations.speed[-2:].tolist() == [9000, 9000]
     assert observations.priced[-2:].all()
+
+
+def test_a_user_learns_how_the_runs_fit_and_which_are_left_out(tmp_path):
+    unknown = ROW | {"id": "mine-2", "model": "no-such-model"}
+    observations = observations_of([table(tmp_path / "mine.csv", [ROW, unknown])])
+    own = own_runs(observations, read_calibration(slower(tmp_path)))
+    (predicted,) = predict_rows([ROW])
+    assert own["before"] == pytest.approx(abs(float(predicted["pred_tokens_per_s_per_gpu"]) / 9000 - 1), rel=1e-4)
+    assert own["after"] != own["before"]
+    assert (own["rows"], own["compared"], list(own["refused"])) == (2, 1, ["mine-2"])
+    assert own_runs(observations_of([]), POSTERIOR) is None
 
 
 @pytest.mark.parametrize(
