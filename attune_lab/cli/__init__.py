@@ -80,7 +80,7 @@ def _run() -> int:
         _fail("environment", str(error) or type(error).__name__)
     except KeyboardInterrupt:
         code = _INTERRUPTED
-        _fail("interrupted", "stopped; run the same command again to go on where it stopped")
+        _fail("interrupted", "stopped; run the same command again (a campaign goes on where it stopped)")
     except BaseException as error:  # a tuner may raise anything, SystemExit too
         if isinstance(error.__context__, BrokenPipeError):  # how typer ends when the reader has left
             raise error.__context__ from None

@@ -1,12 +1,17 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.hardware import parse_cluster
+from simulator.job import make_jobs
+from simulator.models import models
 from simulator.physics import PRIORS, Physics
 from simulator.posterior import DEFAULT_PHYSICS, POSTERIOR, Posterior
+from simulator.step import simulate_step
 
 
 def small(**changes):
@@ -82,3 +87,10 @@ def test_the_shipped_calibration_is_of_the_constants_there_are():
     assert set(POSTERIOR.constants) <= {name for name, prior in PRIORS.items() if prior.sd > 0}
     assert np.linalg.eigvalsh(POSTERIOR.covariance).min() > -1e-4
     assert POSTERIOR.physics() == DEFAULT_PHYSICS
+
+
+def test_the_widest_draw_leaves_no_part_of_a_step_negative():
+    jobs = make_jobs(models()["llama-3-8b"], parse_cluster("8xH100-SXM5-80GB"), gbs=8, seq_len=4096, host_tuned=2)
+    shifts = POSTERIOR.shifts + 6 * (np.array(POSTERIOR.constants) == "host_tuning")
+    step = simulate_step(jobs, replace(POSTERIOR, shifts=shifts).physics())
+    assert all(seconds.min() >= 0 for seconds in step.breakdown_s.values())
