@@ -228,7 +228,9 @@ def test_every_world_draw_is_a_constant_that_moves_a_step():
     clamped = make_jobs(model("gpt-oss-120b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=4096, ep=8)
     mamba = make_jobs(model("nemotron-3-nano-30b-a3b"), parse_cluster("64xH100-SXM5-80GB"), gbs=512, seq_len=8192, ep=8)
     stalled = replace(jobs, stalled_sends=np.ones(jobs.size, dtype=bool))
-    batches = (stalled, jobs, tiny, overlapped, narrow, ampere, clamped, mamba, efa)
+    sharing = replace(parse_cluster("16xA100-SXM4-80GB"), gpus_per_nic=2)
+    detoured = make_jobs(model("llama-3-8b"), sharing, gbs=16, seq_len=2048, tp=2, overlap_grad_reduce=False)
+    batches = (stalled, jobs, tiny, overlapped, narrow, ampere, clamped, mamba, efa, detoured)
     bases = [simulate_step(batch).step_time_s for batch in batches]
     for name in POSTERIOR.constants:
         factor = 1000 if name == "graph_launch_s" else 0.9  # a graph's launches bind only when they are slow
