@@ -230,6 +230,11 @@ def _lever_figures(
             f"lever_{kind}_size",
             _figure(_median, off[known], levers[known], 0.03, f"{what}: median difference of the effect"),
         )
+        close = (off[known] <= _CLOSE).astype(np.float64)
+        yield (
+            f"lever_{kind}_close",
+            _figure(_mean, close, levers[known], None, f"{what}: effect within 3 points", higher_is_better=True),
+        )
 
 
 def _memory_figures(observations: Observations, memory: Floats, demand: Floats) -> Iterator[tuple[str, Figure]]:
