@@ -80,6 +80,7 @@ def best_recipes(
     result = enumerate_layouts(space, posterior.physics(), count=_SPARE * count, memory_limit=memory_limit)
 
     def found(layouts: Layouts) -> list[Found]:
+        """Those of ``layouts`` that hold as recipes, fastest first."""
         sizes, chosen = np.divmod(layouts.index, len(levers))
         values = [
             {key: int(space.sizes[key][size]) for key in LAYOUT if key in search.parameters} | levers[lever]

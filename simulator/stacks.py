@@ -1,7 +1,7 @@
 """What training frameworks do where a job does not say.
 
 A stack is a framework as far as the physics can tell frameworks apart: its defaults, and its own value of those
-constants in which it differs from Megatron-Core (`simulator.physics.physics_of`).
+constants in which it differs from Megatron-Core (`simulator.posterior.Posterior.physics`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Stack:
     """One kind of framework.
 
     Attributes:
-        name: key of `simulator.physics.physics_of`.
+        name: key of `simulator.posterior.Posterior.physics`.
         interconnect: network of the cluster its published measurements come from.
         defaults: columns of `simulator.job.make_jobs` where they are not Megatron-Core's.
         pipelined, sharded: further ones, with a pipeline and with a sharded optimizer.

@@ -23,8 +23,8 @@ from simulator.step import BREAKDOWN, StepEstimate, simulate_step
 Ending = Literal["ok", "oom", "hang", "timeout", "diverged", "node_failure", "preempted"]
 
 # Relative standard deviations. Source: NVIDIA-NeMo/Megatron-Bridge performance summary (release to release 1.3 %,
-# a repeated configuration 0.4 %, steps of one run 0.05-0.5 %). Residuals: the calibrated model leaves 3.0 % within one
-# model and accelerator of Megatron-Bridge's runs (robust standard deviation), a draw of the physics accounts for 1.7 %.
+# a repeated configuration 0.4 %, steps of one run 0.05-0.5 %). Residuals: prior, about what a calibrated model
+# leaves between the layouts of one model on one accelerator, beyond a draw of its constants.
 LAYOUT_RESIDUAL, JOB_RESIDUAL, MEMORY_RESIDUAL = 0.025, 0.012, 0.025
 RUN_NOISE, STEP_NOISE, MEMORY_NOISE, PROFILE_NOISE = 0.004, 0.005, 0.002, 0.02
 LONG_STEP_CHANCE, SLOW_NODE_CHANCE = 0.01, 0.01

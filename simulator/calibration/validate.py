@@ -228,12 +228,12 @@ def _lever_figures(
         off = np.abs(effect - measured)
         yield (
             f"lever_{kind}_size",
-            _figure(_median, off[known], levers[known], 0.03, f"{what}: median difference of the effect"),
+            _figure(_median, off[known], levers[known], None, f"{what}: median difference of the effect"),
         )
         close = (off[known] <= _CLOSE).astype(np.float64)
         yield (
             f"lever_{kind}_close",
-            _figure(_mean, close, levers[known], None, f"{what}: effect within 3 points", higher_is_better=True),
+            _figure(_mean, close, levers[known], 0.95, f"{what}: effect within 3 points", higher_is_better=True),
         )
 
 

@@ -23,6 +23,7 @@ _APART_BYTES, _APART_KERNELS = 34.0, 6.0  # to FP32, scale, mask, softmax, back:
 
 @recorded
 def attention_time(jobs: Jobs, physics: Physics, rates: GemmRates) -> PartTime:
+    """Attention of one layer with its norm and projections, seconds, shape (B,)."""
     shape, tally = jobs.model, Tally(jobs, physics)
     rows, local = tokens_per_rank(jobs), sharded_tokens(jobs)
     h, heads = float(shape.hidden), shape.heads / jobs.tp

@@ -58,6 +58,7 @@ def expert_width(shape: ModelShape) -> int:
 
 @recorded
 def moe_time(jobs: Jobs, physics: Physics, rates: GemmRates, plain: GemmRates) -> PartTime:
+    """Router, shared and routed experts of one layer with its norm, seconds, shape (B,); without dispatch."""
     shape, tally = jobs.model, Tally(jobs, physics)
     bits = jobs.recompute
     whole = has(bits, Recompute.MOE)

@@ -146,6 +146,7 @@ class _Player:
         self.noise = [np.random.default_rng([self.disturbance.seed, stage]) for stage in range(self.stages)]
 
     def run(self) -> Run:
+        """Play the step to its end, or to the failure of a stage."""
         stages = [self.env.process(self._stage(stage)) for stage in range(self.stages)]
         finished = simpy.AllOf(self.env, stages)
         failure = self.disturbance.failure
