@@ -6,14 +6,16 @@ from attune_lab.gate.start import INITIAL_WEIGHTS, dropout_masks_may_differ, set
 from attune_lab.recipe.registry import registry
 
 REDRAWING = (
-    "tp pp vpp layers_per_vstage pp_layout first_stage_layers last_stage_layers account_embedding account_loss ep etp "
-    "megatron_fsdp torch_fsdp2 data_parallel_sharding_strategy transformer_impl use_mcore_models grouped_gemm "
-    "legacy_grouped_gemm te_rng_tracker make_vocab_size_divisible_by padded_vocab_size"
-).split()
+    "tp", "pp", "vpp", "layers_per_vstage", "pp_layout", "first_stage_layers", "last_stage_layers",
+    "account_embedding", "account_loss", "ep", "etp", "megatron_fsdp", "torch_fsdp2",
+    "data_parallel_sharding_strategy", "transformer_impl", "use_mcore_models", "grouped_gemm",
+    "legacy_grouped_gemm", "te_rng_tracker", "make_vocab_size_divisible_by", "padded_vocab_size",
+)  # fmt: skip
 MASKING = (
-    "cp cp_comm_type hierarchical_cp sequence_parallel mbs dp mb_group_per_vp overlap_p2p_comm_warmup_flush ep_overlap "
-    "attention_backend masked_softmax_fusion bias_dropout_fusion deterministic_mode cuda_graph_impl env_NVTE_FLASH_ATTN"
-).split()
+    "cp", "cp_comm_type", "hierarchical_cp", "sequence_parallel", "mbs", "dp", "mb_group_per_vp",
+    "overlap_p2p_comm_warmup_flush", "ep_overlap", "attention_backend", "masked_softmax_fusion",
+    "bias_dropout_fusion", "deterministic_mode", "cuda_graph_impl", "env_NVTE_FLASH_ATTN",
+)  # fmt: skip
 MOE = {"tp": 2, "num_experts": 8, "hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 
