@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.gate import defects
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.couplings import coupled
+from attune_lab.gate.facts import LIBRARIES, facts_of
 from attune_lab.gate.verdict import Check, Outcome
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def check(
     Raises:
         UserError: one of the recipes has no effective configuration on this cluster.
     """
-    before = defects.facts(baseline, cluster, versions)
-    after = defects.facts(candidate, cluster, versions)
+    before = facts_of(baseline, cluster, versions)
+    after = facts_of(candidate, cluster, versions)
     changed, approved = _changed(before, after), _approved(approvals)
     checks = [
         *(_setting(setting, old, new, approved) for setting, old, new in changed),
@@ -268,5 +269,6 @@ def _defects(before: Mapping[str, Any], after: Mapping[str, Any], *, versions_fo
         yield Check(f"configuration.{defect.id}", outcome, f"{defect.title} ({defect.source}): {advice}.")
     for defect, name in unknown:
         if not versions_follow and all(defect is not other for other, _ in doubtful):
-            reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: name its version."
+            advice = "name its version" if name in LIBRARIES else "find out before this is shipped"
+            reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: {advice}."
             yield Check(f"configuration.{defect.id}", "inconclusive", reason)
