@@ -18,12 +18,14 @@ class Check:
         outcome: what this test alone would say.
         reason: one sentence a person can act on.
         figures: the measured value and the limit it was held against.
+        family: the likely fault, as a few words for a person; empty where the test passes or cannot say.
     """
 
     name: str
     outcome: Outcome
     reason: str
     figures: Mapping[str, float] = field(default_factory=dict)
+    family: str = ""
 
 
 @dataclass(frozen=True)
