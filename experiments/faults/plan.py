@@ -1,6 +1,6 @@
 """What a suite consists of: faults, runs, and cases that pair two runs for the gate.
 
-`experiments.faults.suite` defines ``FAULTS`` (faults by name) and ``cases(suite)`` (the cases of one suite) in these terms.
+`experiments.faults.suite` defines in these terms ``FAULTS`` (by name) and ``cases(suite)`` (the cases of one suite).
 """
 
 from __future__ import annotations
