@@ -69,7 +69,7 @@ def facts_from(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     from attune_lab.recipe.registry import registry
 
-    stated = {_named(name): value for name, value in given.items() if value is not None}
+    stated = dict(_translated(name, value) for name, value in given.items() if value is not None)
     values: dict[str, Any] = {**_defaults(), **{key: setting.default for key, setting in registry().items()}}
     values |= {name: _checked(name, value) for name, value in stated.items()}
     values |= {name: value for name, value in _derived(values).items() if name not in stated}
@@ -83,17 +83,22 @@ def _defaults() -> dict[str, Any]:
     return {**known, **{f"env_{name}": None for name in _ENVIRONMENT}}
 
 
-def _named(name: str) -> str:
-    """The name that conditions use for what ``name`` says."""
-    from attune_lab.recipe.registry import registry, setting_of_flag
+def _translated(name: str, value: Any) -> tuple[str, Any]:
+    """The name that conditions use for what ``name`` says, and the value under it."""
+    from attune_lab.recipe.registry import registry, setting_of_flag, spelling_of_flag
 
     if name in registry() or name in vocabulary() or name in LIBRARIES or name.startswith("env_"):
-        return name
+        return name, value
     others = {other: fact for fact, entry in vocabulary().items() for other in entry.get("also", ())}
     if name in others:
-        return others[name]
-    if setting := setting_of_flag("--" + name.replace("_", "-")):
-        return setting.key
+        return others[name], value
+    flag = "--" + name.replace("_", "-")
+    setting, spelling = setting_of_flag(flag), spelling_of_flag(flag)
+    if setting and spelling and spelling.arity == "constant":
+        absent = not spelling.constant if setting.kind == "bool" else setting.default
+        return setting.key, spelling.constant if value else absent
+    if setting:
+        return setting.key, value
     near = difflib.get_close_matches(name, [*registry(), *vocabulary(), *LIBRARIES, *others], n=3)
     advice = f"did you mean {' or '.join(near)}?" if near else "see the registry of settings and facts.yaml"
     raise UserError(f"'{name}' is no fact that a condition can ask for; {advice}")
