@@ -91,6 +91,7 @@ class TrainerConfig(BaseModel):
     adam_beta2: float = 0.95
     adam_eps: float = 1e-8
     weight_decay: float = 0.1
+    decoupled_lr: float | None = Field(default=None, description="learning rate of embedding and head")
     clip_grad: float = 1.0
     use_distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
@@ -147,6 +148,10 @@ class TrainerConfig(BaseModel):
             (moe and self.topk > self.num_experts, "topk exceeds num_experts"),
             (moe and self.moe_ffn % self.etp > 0, "moe_ffn must be a multiple of etp"),
             (self.tp * self.cp * self.dp % (self.ep * self.etp) > 0, "ep * etp must divide tp * cp * dp"),
+            (moe and self.add_bias_linear and self.etp > 1, "add_bias_linear in experts needs etp: 1"),
+            (self.softmax_type == "learnable" and self.attention_backend != "unfused",
+             "softmax_type: learnable needs attention_backend: unfused"),
+            (self.capacity_factor is not None and self.capacity_factor <= 0, "capacity_factor must be positive"),
             (self.overlap_param_gather and not self.use_distributed_optimizer,
              "overlap_param_gather needs use_distributed_optimizer"),
         ]  # fmt: skip
