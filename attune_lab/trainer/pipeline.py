@@ -16,7 +16,7 @@ from attune_lab.trainer.model import Chunk, Losses
 from simulator.events.orders import Kind, Task, order
 from simulator.job import Schedule
 
-_SCHEDULES = {"1f1b": Schedule.ONE_F_ONE_B, "gpipe": Schedule.GPIPE, "interleaved": Schedule.INTERLEAVED}
+_SCHEDULES = {"1f1b": Schedule.ONE_F_ONE_B, "gpipe": Schedule.GPIPE}
 
 
 @dataclass

@@ -29,7 +29,8 @@ from attune_lab.trainer.step import compute_gradients, run_step
 RESUMED_STEPS = 2
 MAGNIFIED = 100.0
 """Factor on the auxiliary coefficient."""
-SGD_RATE = 1e-2
+SGD_RATE = 1.0
+"""Large, so that rounding of the weights is small beside the update."""
 
 
 class Probes:
