@@ -129,7 +129,7 @@ def reduce_gradients(grads: Tensor, reduced: Tensor, axis: Axis) -> dist.Work | 
         return None
     if whole:
         return dist.all_reduce(grads, group=axis.group, async_op=True)
-    return dist.reduce_scatter_tensor(reduced, grads, group=axis.group, async_op=True)
+    return dist.reduce_scatter_single(reduced, grads, group=axis.group, async_op=True)
 
 
 @injection_point
@@ -137,7 +137,7 @@ def gather_weights(weights: Tensor, own: slice, axis: Axis) -> dist.Work | None:
     """Begins to collect the replicas' slices of updated weights."""
     if axis.size == 1:
         return None
-    return dist.all_gather_into_tensor(weights, weights[own].clone(), group=axis.group, async_op=True)
+    return dist.all_gather_single(weights, weights[own].clone(), group=axis.group, async_op=True)
 
 
 def make_buckets(chunks: Sequence[Chunk], config: TrainerConfig, mesh: Mesh) -> list[Bucket]:

@@ -27,7 +27,7 @@ def all_gather(x: Tensor, axis: Axis) -> Tensor:
     if axis.size == 1:
         return x.detach()
     joined = x.new_empty((axis.size * x.shape[0], *x.shape[1:]))
-    dist.all_gather_into_tensor(joined, x.detach().contiguous(), group=axis.group)
+    dist.all_gather_single(joined, x.detach().contiguous(), group=axis.group)
     return joined
 
 
@@ -36,7 +36,7 @@ def reduce_scatter(x: Tensor, axis: Axis) -> Tensor:
     if axis.size == 1:
         return x.detach()
     share = x.new_empty((x.shape[0] // axis.size, *x.shape[1:]))
-    dist.reduce_scatter_tensor(share, x.detach().contiguous(), group=axis.group)
+    dist.reduce_scatter_single(share, x.detach().contiguous(), group=axis.group)
     return share
 
 

@@ -43,11 +43,11 @@ class Optimizer:
                     sum_over_tp(bucket.reduced[inside], member.spec, self.mesh)
         for bucket in self.buckets:
             for member, inside, _ in bucket.owned():
-                if member.spec.name == "embedding" and self.mesh.ends.size > 1 and self._copied:
+                if member.spec.name == "embedding" and self.mesh.ends.size > 1 and self.copies_embedding:
                     sum_over_ends(bucket.reduced[inside], self.mesh)
 
     @property
-    def _copied(self) -> bool:
+    def copies_embedding(self) -> bool:
         """Whether the last stage has a copy of the embedding."""
         return not self.config.untie_embeddings or self.config.mtp_num_layers > 0
 

@@ -119,7 +119,7 @@ class Recorder:
                 groups["edp" if member.spec.expert else "dp"][1][name] = weight
                 if not member.spec.expert and mesh.tp not in [axis for _, axis in member.spec.shards]:
                     groups["tp"][1][name] = weight
-                if name == "embedding" and mesh.pp.rank in (0, mesh.pp.size - 1):
+                if name == "embedding" and self.state.optimizer.copies_embedding:
                     groups["ends"][1][name] = weight
         for layer, router in self.state.routers.items():
             for axis in ("dp", "tp"):
