@@ -5,5 +5,6 @@ In order of strength: `invariants` that hold in any one run, `ledgers` that must
 """
 
 from attune_lab.gate.evidence.compare import check
+from attune_lab.gate.evidence.invariants import alone as check_alone
 
-__all__ = ["check"]
+__all__ = ["check", "check_alone"]

@@ -22,6 +22,9 @@ which exceeds 3 squared with probability 3e-5."""
 WIDEST = 4.0
 """Twins widen a floor at most this many times: one odd twin must not open the gate."""
 
+LATER = 5.0
+"""How much wider floors are at later steps, for the drift of weights; twins widen them further, step by step."""
+
 Statistic = Callable[[StepSignals, StepSignals], Mapping[str, float]]
 """Differences of the second record from the first by place (group, parameter, layer, loss); 0 where they agree."""
 
@@ -68,7 +71,7 @@ class Pair:
     """The records of one moment in two runs, with those of the twins, and how to call the moment.
 
     Attributes:
-        key: in names of checks, e.g. ``step_1``.
+        key: what names of checks begin with: nothing, or e.g. ``probe.ragged.``.
         when: in sentences, e.g. ``at step 1``.
     """
 

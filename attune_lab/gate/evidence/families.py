@@ -57,7 +57,7 @@ def family_of(ratios: Mapping[str, float], groups: int) -> Family:
 
     Args:
         ratios: log ratio of the gradient norm of each deviating group, the worst first.
-        groups: how many groups the model has.
+        groups: how many groups the model has; 0 when it may not be one fault of all of them.
     """
     values = list(ratios.values())
     if len(values) == groups and groups > 1:

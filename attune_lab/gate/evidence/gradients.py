@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attune_lab.gate.evidence.bands import Deviation, Floors, Pair, deviations, log_ratio
+from attune_lab.gate.evidence.bands import LATER, Deviation, Floors, Pair, deviations, log_ratio
 from attune_lab.gate.evidence.families import Family, factor_name, family_of
 from attune_lab.gate.evidence.invariants import shown, total_norm
 from attune_lab.gate.verdict import Check
@@ -27,18 +27,28 @@ NEGLIGIBLE = 1e-4
 """A gradient this small beside that of the whole model is rounding where it should be 0, as that of a key's bias."""
 
 
-def check(pair: Pair, floors: Floors, settings: Mapping[str, Any], name: str = "gradient") -> Iterator[Check]:
+def check(pair: Pair, floors: Floors, settings: Mapping[str, Any]) -> Iterator[Check]:
     """The two checks of a pair of records made on the same weights and batch: norm and error."""
     if not pair.baseline.grad_norm or not pair.candidate.grad_norm:
         return
     norms = _Found(deviations(group_norms, pair, floors.norm), deviations(parameter_norms, pair, floors.parameter))
-    yield _norm_check(f"{name}.{pair.key}.norm", pair, norms, settings)
+    yield _norm_check(f"{pair.key}gradient.norm", pair, norms, settings)
     if pair.baseline.grad_sketch and pair.candidate.grad_sketch:
         errors = (
             deviations(group_errors, pair, floors.error),
             deviations(parameter_errors, pair, floors.parameter_error),
         )
-        yield _error_check(f"{name}.{pair.key}.error", pair, _Found(*errors))
+        yield _error_check(f"{pair.key}gradient.error", pair, _Found(*errors))
+
+
+def later(pairs: Sequence[Pair], floors: Floors, settings: Mapping[str, Any]) -> Iterator[Check]:
+    """The check of the groups' norms at later steps: the first one outside, or the farthest inside."""
+    found = [(_Found(deviations(group_norms, pair, LATER * floors.norm), ()), pair) for pair in pairs]
+    found = [(each, pair) for each, pair in found if each.groups]
+    if found:
+        outside = [(each, pair) for each, pair in found if each.first is not None]
+        each, pair = outside[0] if outside else max(found, key=lambda item: item[0].worst.excess)
+        yield _norm_check("gradient.later", pair, each, settings)
 
 
 def by_group(record: StepSignals) -> dict[str, float]:
@@ -142,10 +152,10 @@ def _norm_check(key: str, pair: Pair, found: _Found, settings: Mapping[str, Any]
         farthest = f"{shift.place} {_times(shift)}"
         return Check(key, "pass", f"Gradient norms agree {pair.when} (farthest {farthest}).", _figures(shift))
     factor = factor_name(math.exp(first.value), settings)
-    named = f" = {factor}" if factor else ""
-    reason = f"The gradient norm of {first.place} is {_times(first)}{named} {pair.when}{found.others()}"
+    named = f", which is {factor}" if factor else ""
+    reason = f"The gradient norm of {first.place} {pair.when} is {_times(first)}{named}{found.others()}"
     family = _family(found, pair)
-    return Check(key, "reject", f"{reason}: {family}.", _figures(first), family)
+    return Check(key, "reject", f"{reason}. Likely {family}.", _figures(first), family)
 
 
 def _error_check(key: str, pair: Pair, found: _Found) -> Check:
@@ -156,9 +166,9 @@ def _error_check(key: str, pair: Pair, found: _Found) -> Check:
         figures = {"value": shift.value, "limit": shift.limit}
         return Check(key, "pass", f"Gradients agree {pair.when} (farthest {farthest}).", figures)
     family = _family(found, pair)
-    reason = f"The gradient of {first.place} is {first.value:.1%} off {pair.when} (limit {first.limit:.1%})"
+    reason = f"The gradient of {first.place} {pair.when} is {first.value:.1%} off (limit {first.limit:.1%})"
     figures = {"value": first.value, "limit": first.limit}
-    return Check(key, "reject", f"{reason}{found.others()}: {family}.", figures, family)
+    return Check(key, "reject", f"{reason}{found.others()}. Likely {family}.", figures, family)
 
 
 def _family(found: _Found, pair: Pair) -> Family:

@@ -136,4 +136,4 @@ def _figure(name: str, figure: str, value: float, before: Probe | None, settings
     if abs(value - reading.wanted) <= allowed:
         return Check(key, "pass", f"{what}{', as wide as the baseline has it' if inherited > floor else ''}.", measured)
     family = PERTURBATIONS.get(figure, reading.family)
-    return Check(key, "reject", f"{what}: {family}.", measured, family)
+    return Check(key, "reject", f"{what}. Likely {family}.", measured, family)
