@@ -2,6 +2,7 @@
 
 import pytest
 
+from attune_lab.contracts import UserError
 from attune_lab.gate import Change, judge
 from attune_lab.gate.configuration import check
 from attune_lab.recipe import Recipe
@@ -135,6 +136,39 @@ def test_an_approved_parameter_of_the_space_covers_the_settings_it_writes():
     edits = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
     assert outcome(edits) == "reject"
     assert outcome(edits, approvals=("moments",)) == "pass"
+
+
+def test_an_approval_may_name_the_group_and_must_name_something():
+    fp8 = {"fp8": "e4m3", "fp8_recipe": "blockwise"}
+    assert outcome(fp8, approvals=("precision.fp8",)) == "pass"
+    with pytest.raises(UserError, match="fp8"):
+        outcome(fp8, approvals=("fp_8",))
+
+
+@pytest.mark.parametrize(
+    ("edits", "name"),
+    [
+        ({"gbs": 128}, "global_batch"), ({"gbs": 128}, "tokens_per_step"), ({"seq_len": 2048}, "tokens_per_step"),
+        ({"gbs": 128}, "lr_horizon"), ({"train_iters": 50}, "lr_horizon"), ({"lr_warmup_iters": 5}, "lr_warmup"),
+        ({"pp_layout": "Et*8|t*8|t*8|t*7L"}, "layers"), ({"pp_layout": "Et*8|t*8|t*8|t*7L"}, "parameters"),
+        ({"pp_layout": "Et*8|t*8|t*8|t*8mL"}, "mtp_layers"), ({"freeze_all_layers": True}, "parameters"),
+        ({"num_experts": 16}, "parameters"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_step_trains_is_derived_and_compared(edits, name):
+    base = BASE.with_settings({"train_iters": 100, "lr_warmup_iters": 10})
+    found = {c.name: c for c in check(base, base.with_settings(edits), cluster=CLUSTER).checks}
+    assert found[f"configuration.{name}"].outcome == "reject"
+
+
+def test_the_parameters_trained_are_counted_without_padding():
+    found = check(BASE, BASE.with_settings({"pp_layout": "Et*8|t*8|t*8|t*7L"}), cluster=CLUSTER).checks
+    reason = next(c.reason for c in found if c.name == "configuration.parameters")
+    # Mixtral 8x7B, arXiv 2401.04088: 46.7 B parameters of 32 layers, of which 0.26 B are the two vocabulary matrices.
+    assert "instead of 46,702,792,704" in reason
+    old, new = 46_702_792_704, int(reason.split()[3].replace(",", ""))
+    assert (old - new) * 32 == pytest.approx(old - 2 * 32000 * 4096, rel=1e-6)
 
 
 @pytest.mark.parametrize("key", ["lr", "aux_loss_coeff", "seed", "clip_grad", "train_iters"])
