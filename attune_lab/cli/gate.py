@@ -37,8 +37,9 @@ def gate(
     Example: attune gate --baseline base.csv --candidate new.csv --twin base-again.csv
     """
     from attune_lab.gate import run_gate
+    from attune_lab.parameters import settled_approvals
 
-    verdict = run_gate(baseline, candidate, list(twin or []), tuple(approve or ()))
+    verdict = run_gate(baseline, candidate, list(twin or []), settled_approvals(approve or ()))
     emit(verdict.to_json(), as_json=as_json, render=lambda console: _render(console, verdict))
     if verdict.verdict != "pass":
         raise typer.Exit(1)
