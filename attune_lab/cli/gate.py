@@ -46,9 +46,10 @@ def gate(
     """
     from attune_lab.gate.run import compare_runs
     from attune_lab.gate.run_files import read_run, read_twins
+    from attune_lab.parameters import settled_approvals
 
     runs = read_run(baseline), read_run(candidate), read_twins(twin or [])
-    verdict = compare_runs(*runs, approvals=tuple(approve or ()))
+    verdict = compare_runs(*runs, approvals=settled_approvals(approve or ()))
     if html is not None:
         from attune_lab.gate.page import render, write
 
