@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 Outcome = Literal["pass", "reject", "inconclusive", "skipped"]
 
+MEASURED = ("value", "difference", "mean", "ratio")
+"""Names a measured figure may have; its limit is called ``limit``."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -26,6 +29,11 @@ class Check:
     reason: str
     figures: Mapping[str, float] = field(default_factory=dict)
     family: str = ""
+
+    @property
+    def measured(self) -> float | None:
+        """The figure that was held against the limit; None where the check measured none."""
+        return next((value for key, value in self.figures.items() if key in MEASURED), None)
 
 
 @dataclass(frozen=True)

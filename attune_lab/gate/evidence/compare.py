@@ -33,8 +33,8 @@ def check(
     """
     # The candidate's own signals may not widen the limits they are held against.
     twins = [twin for twin in twins if twin.steps == baseline.steps or twin.steps != candidate.steps]
-    floors = _floors(baseline, candidate, change, allowance)
-    pairs = _pairs(baseline, candidate, twins)
+    floors = floors_of(baseline, candidate, change, allowance)
+    pairs = pairs_of(baseline, candidate, twins)
     checks = [*invariants.check(baseline, candidate), *ledgers.check(baseline, candidate)]
     checks += probes.figures(baseline, candidate)
     if unlike := _unlike(pairs, baseline, candidate):
@@ -45,7 +45,9 @@ def check(
     return [*checks, _cost(candidate)]
 
 
-def _floors(baseline: Signals, candidate: Signals, change: Change | None, allowance: Band) -> Floors:
+def floors_of(
+    baseline: Signals, candidate: Signals, change: Change | None = None, allowance: Band = NO_ALLOWANCE
+) -> Floors:
     """The least limits for this pair of runs."""
     coarsest = precision(baseline.effective, candidate.effective)
     floors = FLOORS["fp8" if change is Change.LOW_PRECISION else coarsest]
@@ -56,7 +58,7 @@ def _floors(baseline: Signals, candidate: Signals, change: Change | None, allowa
     )
 
 
-def _pairs(baseline: Signals, candidate: Signals, twins: Sequence[Signals]) -> list[Pair]:
+def pairs_of(baseline: Signals, candidate: Signals, twins: Sequence[Signals]) -> list[Pair]:
     """The records of every step that both runs have."""
     pairs = []
     for record in baseline.steps:
