@@ -138,6 +138,20 @@ def test_an_approved_parameter_of_the_space_covers_the_settings_it_writes():
     assert outcome(edits, approvals=("moments",)) == "pass"
 
 
+@pytest.mark.parametrize(
+    "edits", [{"fp8_amax_history_len": 16}, {"fp8_margin": 1}, {"router_padding_quant": True}], ids=str
+)
+def test_an_approval_of_fp8_covers_how_gemms_are_quantised(edits):
+    base = BASE.with_settings({"fp8": "e4m3", "fp8_recipe": "delayed"})
+    assert outcome(edits, baseline=base) == "reject"
+    assert outcome(edits, baseline=base, approvals=("fp8",)) == "pass"
+
+
+def test_a_forbidden_setting_is_named_as_such():
+    found = check(BASE, BASE.with_settings({"force_load_balancing": True}), cluster=CLUSTER).checks
+    assert any("no training run may use" in c.reason for c in found)
+
+
 def test_an_approval_may_name_the_group_and_must_name_something():
     fp8 = {"fp8": "e4m3", "fp8_recipe": "blockwise"}
     assert outcome(fp8, approvals=("precision.fp8",)) == "pass"
@@ -151,8 +165,8 @@ def test_an_approval_may_name_the_group_and_must_name_something():
         ({"gbs": 128}, "global_batch"), ({"gbs": 128}, "tokens_per_step"), ({"seq_len": 2048}, "tokens_per_step"),
         ({"gbs": 128}, "lr_horizon"), ({"train_iters": 50}, "lr_horizon"), ({"lr_warmup_iters": 5}, "lr_warmup"),
         ({"pp_layout": "Et*8|t*8|t*8|t*7L"}, "layers"), ({"pp_layout": "Et*8|t*8|t*8|t*7L"}, "parameters"),
-        ({"pp_layout": "Et*8|t*8|t*8|t*8mL"}, "mtp_layers"), ({"freeze_all_layers": True}, "parameters"),
-        ({"num_experts": 16}, "parameters"),
+        ({"pp_layout": "Et*8|t*8|t*8|t*8mL"}, "mtp_layers"), ({"pp_layout": "Et*8|t*8|t*8|t*8mL"}, "parameters"),
+        ({"freeze_all_layers": True}, "parameters"), ({"num_experts": 16}, "parameters"),
     ],
     ids=str,
 )  # fmt: skip
@@ -215,3 +229,5 @@ def test_an_unknown_version_is_a_question_only_where_it_matters():
     assert outcome({"overlap_param_gather": False}, baseline=nameless) == "pass"
     assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless) == "inconclusive"
     assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless, versions={"mcore": "0.19.1"}) == "pass"
+    candidate = nameless.with_settings({"tp": 2, "sequence_parallel": True})
+    assert judge(check(nameless, candidate, cluster=CLUSTER, versions_follow=True).checks, []).verdict == "pass"

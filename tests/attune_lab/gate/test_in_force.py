@@ -3,9 +3,10 @@
 import pytest
 
 from attune_lab.contracts import UserError
-from attune_lab.gate.in_force import effective_differences
+from attune_lab.gate.in_force import effective_differences, known_defects
 from attune_lab.gate.rules import FIXED_OUTSIDE, FREE_OUTSIDE
 from attune_lab.gate.start import INITIAL_WEIGHTS
+from attune_lab.signals.schema import Signals
 from attune_lab.trainer.config import TrainerConfig
 
 RUN = TrainerConfig().model_dump()
@@ -121,6 +122,9 @@ def test_the_schedule_is_compared_in_tokens(edits, quantity):
 def test_a_schedule_in_samples_is_that_in_iterations_of_the_batch():
     run = {"gbs": 16, "seq_len": 64, "lr_decay_iters": 100, "lr_decay_samples": None}
     assert "lr_horizon" not in outcomes(run, {**run, "lr_decay_iters": None, "lr_decay_samples": 1600})
+    samples = {"gbs": 16, "seq_len": 64, "lr_decay_samples": 1600}
+    assert outcomes(samples, {**samples, "lr_decay_samples": 3200})["lr_horizon"] == "reject"
+    assert "lr_horizon" not in outcomes({"lr_decay_samples": 1600}, {"lr_decay_samples": 3200})  # of unknown length
 
 
 def test_long_values_are_cut_in_the_sentence():
@@ -132,3 +136,29 @@ def test_long_values_are_cut_in_the_sentence():
 def test_approvals_are_checked():
     with pytest.raises(UserError, match="fp8"):
         effective_differences(RUN, RUN, ["fp88"])
+
+
+MEGATRON = {"tp": 1, "ep": 2, "num_experts": 8, "grouped_gemm": True, "dp": 4, "world_size": 4, "etp": 1}
+
+
+def recorded(edits=None, **stack):
+    return Signals(producer="hooks", world_size=4, stack=stack, effective={**MEGATRON, **(edits or {})})
+
+
+def test_known_defects_are_told_from_what_a_run_recorded():
+    risky = {"tp": 2, "sequence_parallel": True}
+    for release, expected in (("0.18.0", ["reject"]), ("0.19.0", [])):
+        found = known_defects(recorded(mcore=release), recorded(risky, mcore=release))
+        assert [c.outcome for c in found if c.name.endswith("F062")] == expected
+    both = known_defects(recorded(risky, mcore="0.18.0"), recorded(risky, mcore="0.18.0"))
+    assert {c.outcome for c in both} == {"pass"}
+
+
+def test_runs_of_other_stacks_have_no_defects_of_megatron():
+    assert known_defects(recorded(torch="2.9"), recorded({"tp": 2}, torch="2.9")) == []
+
+
+def test_a_value_that_no_setting_has_leaves_it_unknown():
+    strange = recorded({"cuda_graph_impl": "of-tomorrow", "expert_bias": True}, mcore="0.17.0")
+    found = known_defects(recorded({"expert_bias": True}, mcore="0.17.0"), strange)
+    assert any(c.outcome == "inconclusive" and "depends on cuda_graph_impl" in c.reason for c in found)
