@@ -38,7 +38,7 @@ def read_config(path: Path) -> TrainerConfig:
 
     try:
         values = YAML(typ="safe", pure=True).load(read_text(path))  # which reads JSON too
-    except YAMLError as error:
+    except (YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{where}: is neither JSON nor YAML; write settings as name: value.") from error

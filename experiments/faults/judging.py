@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Literal
 
 from attune_lab.gate import Change, Check, Curve, Verdict, convergence, evidence, judge
 from attune_lab.gate.curves_io import read_curve
+from attune_lab.gate.evidence import probes
+from attune_lab.gate.verdict import Outcome
 from attune_lab.signals.schema import FILE_NAME, Signals, read_signals
 from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.plan import Case, Run
@@ -50,20 +52,17 @@ def judge_case(case: Case, ends: Mapping[Run, Finished]) -> Judgement:
     """The judgement on a case whose runs have ended."""
     if (ended := _crashed(case, ends)) is not None:
         return Judgement(case, {level: judge(None, [ended]) for level in LEVELS})
-    baseline, candidate, *twins = (ends[run].folder for run in case.runs)
     change = change_between(case.baseline.config, case.candidate.config)
-    curves = [_curve(folder) for folder in (baseline, candidate, *twins)]
+    curves, signals = zip(*(_read(ends[run].folder) for run in case.runs), strict=True)
     losses = [replace(curve, norms={}, norm_quanta={}) for curve in curves]
-    signals = [_signals(folder) for folder in (baseline, candidate, *twins)]
-    by_curves = convergence.check(*_arguments(curves), change=change)
-    by_signals = evidence.check(*_arguments(signals), change=change)
-    checks: dict[Level, list[Check]] = {
-        "loss": convergence.check(*_arguments(losses), change=change),
-        "loss+norm": by_curves,
-        "signals": [*by_curves, *by_signals],
+    by_loss, by_curves = (convergence.check(c[0], c[1], c[2:], change=change) for c in (losses, curves))
+    by_signals = evidence.check(signals[0], signals[1], signals[2:], change=change)
+    verdicts: dict[Level, Verdict] = {
+        "loss": judge(None, by_loss),
+        "loss+norm": judge(None, by_curves),
+        "signals": judge(None, by_curves, by_signals),
     }
-    cost = sum(probe.cost_steps for run in signals[:2] for probe in run.probes.values())
-    return Judgement(case, {level: judge(None, found) for level, found in checks.items()}, cost)
+    return Judgement(case, verdicts, sum(probes.cost(run) for run in signals[:2]))
 
 
 def change_between(before: TrainerConfig, after: TrainerConfig) -> Change:
@@ -76,26 +75,16 @@ def change_between(before: TrainerConfig, after: TrainerConfig) -> Change:
     return Change.SAME_KERNELS if moved <= _SAME_KERNELS else Change.REORDERED
 
 
-def _arguments[T](runs: Sequence[T]) -> tuple[T, T, Sequence[T]]:
-    """Baseline, candidate and twins, as the gate takes them."""
-    return runs[0], runs[1], runs[2:]
-
-
 def _crashed(case: Case, ends: Mapping[Run, Finished]) -> Check | None:
     """What a run that did not end says: nothing, unless the candidate failed by itself."""
     for run in (case.baseline, *case.twins, case.candidate):
         result = ends[run].result
         if result.status == "crash":
-            outcome = "reject" if run is case.candidate else "inconclusive"
+            outcome: Outcome = "reject" if run is case.candidate else "inconclusive"
             return Check("run", outcome, f"The run {result.name} ended with {result.message}.")
     return None
 
 
 @lru_cache(maxsize=256)
-def _curve(folder: Path) -> Curve:
-    return read_curve(folder / "train.log")
-
-
-@lru_cache(maxsize=256)
-def _signals(folder: Path) -> Signals:
-    return read_signals(folder / FILE_NAME)
+def _read(folder: Path) -> tuple[Curve, Signals]:
+    return read_curve(folder / "train.log"), read_signals(folder / FILE_NAME)

@@ -78,7 +78,7 @@ def run_all(
         tell: called after each distinct run, in the calling thread.
         execute: what a run does on a rank.
     """
-    keys = {run: key_of(run, faults[run.fault] if run.fault else None) for run in runs}
+    keys = _keys(runs, faults)
     distinct = {key: run for run, key in reversed(keys.items())}
     ends = {key: found for key in distinct if (found := cache.find(key))}
     tell = tell or (lambda _: None)
@@ -91,6 +91,16 @@ def run_all(
         ends[key] = result
         tell(Progress(result, False, len(ends), len(distinct), work_of(distinct[key]) / work))
     return {run: Finished(ends[key], cache.folder(key)) for run, key in keys.items()}
+
+
+def forget(runs: Iterable[Run], *, faults: Mapping[str, Fault], cache: Cache) -> None:
+    """Removes what the cache has of these runs."""
+    for key in _keys(runs, faults).values():
+        cache.remove(key)
+
+
+def _keys(runs: Iterable[Run], faults: Mapping[str, Fault]) -> dict[Run, str]:
+    return {run: key_of(run, faults[run.fault] if run.fault else None) for run in runs}
 
 
 def _work_through(jobs: Sequence[Job], cache: Cache, workers: int, timeout: float, execute: Execute) -> Iterator[End]:
