@@ -16,7 +16,7 @@ import torch.distributed as dist
 from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.cache import Cache
 from experiments.faults.plan import Run
-from experiments.faults.run import Progress, run_all
+from experiments.faults.run import Progress, forget, run_all
 
 
 def toy(rank: int, world_size: int, run: Run, out: Path) -> None:
@@ -56,16 +56,30 @@ def test_largest_first_and_the_cache_is_asked(tmp_path: Path) -> None:
     assert [p.cached for p in told] == [True, True, True, False]
 
 
-def test_a_crash_is_a_result_and_kept_a_hang_is_not_kept(tmp_path: Path) -> None:
-    runs = [run("bad", dp=2, seed=13), run("good", dp=2), run("hung", dp=2, seed=14)]
-    ends = run_all(runs, faults={}, cache=Cache(tmp_path), workers=1, timeout=10.0, execute=toy)
-    assert [ends[r].result.status for r in runs] == ["crash", "ok", "crash"]
+def test_a_crash_is_a_result_and_kept(tmp_path: Path) -> None:
+    runs = [run("bad", dp=2, seed=13), run("good", dp=2)]
+    ends = run_all(runs, faults={}, cache=Cache(tmp_path), workers=1, execute=toy)
+    assert [ends[r].result.status for r in runs] == ["crash", "ok"]
     assert ends[runs[0]].result.message == "rank 0: ValueError: thirteen"
-    assert "were not done within 10 s" in ends[runs[2]].result.message
     told: list[Progress] = []
-    run_all(runs[:2], faults={}, cache=Cache(tmp_path), tell=told.append, execute=toy)
+    run_all(runs, faults={}, cache=Cache(tmp_path), tell=told.append, execute=toy)
     assert [p.cached for p in told] == [True, True]
-    assert not ends[runs[2]].folder.exists()
+
+
+def test_a_hang_is_a_crash_that_is_not_kept(tmp_path: Path) -> None:
+    hung = run("hung", dp=2, seed=14)
+    end = run_all([hung], faults={}, cache=Cache(tmp_path), timeout=1.0, execute=toy)[hung]
+    assert (end.result.status, end.folder.exists()) == ("crash", False)
+    assert "were not done within 1 s" in end.result.message
+
+
+def test_what_is_forgotten_runs_again(tmp_path: Path) -> None:
+    one, two = run("one"), run("two", seed=2)
+    run_all([one, two], faults={}, cache=Cache(tmp_path), execute=toy)
+    forget([one], faults={}, cache=Cache(tmp_path))
+    told: list[Progress] = []
+    run_all([one, two], faults={}, cache=Cache(tmp_path), tell=told.append, execute=toy)
+    assert [(p.result.name, p.cached) for p in told] == [("two", True), ("one", False)]
 
 
 SCRIPT = """
