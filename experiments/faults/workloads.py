@@ -6,7 +6,16 @@ from typing import Any
 
 from attune_lab.trainer.config import TrainerConfig
 
-_SIZE: dict[str, Any] = {"hidden": 128, "heads": 4, "kv_groups": 2, "ffn": 256, "moe_ffn": 64, "lr": 1e-3, "min_lr": 1e-4}
+_RATE: dict[str, Any] = {"lr": 1e-3, "min_lr": 1e-4}
+_SIZE: dict[str, Any] = {
+    "hidden": 128,
+    "heads": 4,
+    "kv_groups": 2,
+    "ffn": 256,
+    "moe_ffn": 64,
+    "lr": 1e-3,
+    "min_lr": 1e-4,
+}
 
 WORKLOADS = {
     "dense": TrainerConfig(**_SIZE),
@@ -17,7 +26,9 @@ WORKLOADS = {
     "sigmoid": TrainerConfig(
         **_SIZE, num_experts=8, shared_expert_size=64, score_function="sigmoid", expert_bias=True, mtp_num_layers=1
     ),
-    "deep": TrainerConfig(lr=1e-3, min_lr=1e-4, hidden=64, heads=4, kv_groups=4, ffn=128, num_layers=8, seq_len=128, gbs=8, mbs=1),
+    "deep": TrainerConfig(
+        lr=1e-3, min_lr=1e-4, hidden=64, heads=4, kv_groups=4, ffn=128, num_layers=8, seq_len=128, gbs=8, mbs=1
+    ),
     "dropout": TrainerConfig(**_SIZE, hidden_dropout=0.1),
     "fp8": TrainerConfig(**_SIZE, num_experts=8, fp8=True),
 }
