@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attune_lab.gate.evidence import check, check_alone
+from attune_lab.gate.evidence.bands import FLOORS, floors_of
 from attune_lab.gate.evidence.families import Family
 from attune_lab.signals import Probe, read_signals
 from tests.attune_lab.gate.evidence.signals_for_tests import SETTINGS, gradients, record, rounded, run, scaled, sketch
@@ -210,6 +211,36 @@ def test_a_probe_step_is_compared_like_the_first_step():
     found = rejected(run(1, probes=probe(far)), baseline)["probe.aux.gradient.norm"]
     assert found.family == Family.ROUTER
     assert "in the probe aux" in found.reason
+
+
+def test_tokens_that_change_experts_excuse_the_gradients_of_experts_and_no_more():
+    moved = {"layers.0": (1034, 990, 1048, 1024)}
+    turned = lambda g: rounded(g, 5, 0.09)  # noqa: E731
+    assert "gradient.error" in rejected(run(1, turned))
+    assert "gradient.error" not in rejected(run(1, turned, expert_load=moved))
+    many = rejected(run(1, lambda g: rounded(g, 5, 0.9), expert_load={"layers.0": (2072, 0, 1000, 1024)}))
+    assert {"load", "gradient.error"} <= many.keys()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ({"bf16": False}, {"bf16": False}, "fp32"), ({}, {}, "bf16"), ({"bf16": True}, {"bf16": True}, "bf16"),
+        ({"fp8": "hybrid"}, {"fp8": "hybrid"}, "fp8"), ({"bf16": True}, {"fp8": True}, "another"),
+        ({"bf16": False}, {"bf16": True}, "another"),
+    ],
+)  # fmt: skip
+def test_floors_follow_the_precision_of_both_runs(before, after, kind):
+    assert floors_of(before, after) == FLOORS[kind]
+
+
+@given(layers=st.integers(1, 200))
+def test_floors_of_gradients_widen_with_depth_and_stay_below_the_published_bound(layers):
+    """4 x 1.03^(L + 1) x 2^-7 bounds the relative error of any parameter's gradient in bfloat16 (TTrace)."""
+    floors = floors_of({"num_layers": layers}, {"num_layers": layers})
+    assert floors.parameter_error <= 1.2 * 4 * 1.03 ** (max(layers, 4) + 1) * 2**-7
+    assert floors.load == FLOORS["bf16"].load
+    assert floors.norm >= FLOORS["bf16"].norm
 
 
 @settings(deadline=None, max_examples=40)
