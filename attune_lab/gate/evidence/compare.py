@@ -102,4 +102,4 @@ def _cost(signals: Signals) -> Check:
     """What the probes cost."""
     steps, run = probes.cost(signals), max((record.step for record in signals.steps), default=0)
     share = f", {steps / run:.0%} of the run's {run}" if run else ""
-    return Check("cost", "pass", f"The probes cost {steps:g} steps{share}.", {"value": steps})
+    return Check("cost", "pass", f"The probes cost {steps:.3g} steps{share}.", {"value": steps})
