@@ -36,20 +36,32 @@ class Verdict:
     reasons: tuple[str, ...]
     checks: tuple[Check, ...]
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Likely kinds of fault of the checks that decided, the strongest first."""
+        found = (check.family for check in self.checks if check.outcome == self.verdict != "pass" and check.family)
+        return tuple(dict.fromkeys(found))
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON-ready form."""
         checks = [{**asdict(c), "figures": dict(c.figures)} for c in self.checks]
         return {"verdict": self.verdict, "reasons": list(self.reasons), "checks": checks}
 
 
-def judge(configuration: Iterable[Check] | None, convergence: Iterable[Check] | None) -> Verdict:
-    """The verdict over both checks: any reject rejects, else anything open leaves it inconclusive.
+def judge(
+    configuration: Iterable[Check] | None, convergence: Iterable[Check] | None, evidence: Iterable[Check] = ()
+) -> Verdict:
+    """The verdict over all checks: any reject rejects, else anything open leaves it inconclusive.
+
+    Checks and reasons stand in order of strength: what settings say is certain, signals name the place of a fault, a
+    loss says only that there is one.
 
     Args:
         configuration: checks of the settings; None when not both recipes are known (the curves decide alone).
         convergence: checks of the curves; None when nothing was run, which is never a pass.
+        evidence: checks of signals from inside the runs, where they recorded any.
     """
-    checks = [*(configuration or ()), *(convergence or ())]
+    checks = [*(configuration or ()), *evidence, *(convergence or ())]
     if convergence is None:
         checks.append(Check("convergence", "inconclusive", "No training runs were compared."))
     if configuration is None:
@@ -58,4 +70,4 @@ def judge(configuration: Iterable[Check] | None, convergence: Iterable[Check] | 
         reasons = tuple(c.reason for c in checks if c.outcome == outcome)
         if reasons:
             return Verdict(outcome, reasons, tuple(checks))
-    return Verdict("pass", tuple(c.reason for c in checks), tuple(checks))
+    return Verdict("pass", tuple(c.reason for c in checks if c.outcome == "pass"), tuple(checks))
