@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attune_lab.gate.verdict import Verdict
+
+
+class Start(StrEnum):
+    """What the user may say of the initial weights."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
 
 
 def gate(
@@ -28,6 +37,14 @@ def gate(
     approve: Annotated[
         list[str] | None, typer.Option(help="A numerics change you accept, e.g. fp8; repeatable.")
     ] = None,
+    start: Annotated[
+        Start | None,
+        typer.Option(help="Whether both start from the same weights; without it as the recipes tell, else the same."),
+    ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(help="Baseline=candidate of another seed; repeatable. The differences are averaged."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Judge whether a candidate still trains the same model as the baseline.
@@ -38,10 +55,23 @@ def gate(
     """
     from attune_lab.gate import run_gate
 
-    verdict = run_gate(baseline, candidate, list(twin or []), tuple(approve or ()))
+    verdict = run_gate(
+        baseline, candidate, list(twin or []), tuple(approve or ()), start=start and start.value,
+        again=[_seed(text) for text in again or ()],
+    )  # fmt: skip
     emit(verdict.to_json(), as_json=as_json, render=lambda console: _render(console, verdict))
     if verdict.verdict != "pass":
         raise typer.Exit(1)
+
+
+def _seed(text: str) -> tuple[str, str]:
+    """Baseline and candidate of one seed."""
+    from attune_lab.contracts import UserError
+
+    baseline, equals, candidate = text.partition("=")
+    if not equals or not baseline or not candidate:
+        raise UserError(f"--again {text}: name the two runs of one seed as BASELINE=CANDIDATE.")
+    return baseline, candidate
 
 
 def _render(console: Console, verdict: Verdict) -> None:

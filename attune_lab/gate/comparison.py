@@ -7,8 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attune_lab.gate.bands import BANDS, CALIBRATED, NO_ALLOWANCE, PROBE_STEPS, QUIET, QUIET_LOSS, QUIET_NORM
-from attune_lab.gate.bands import Band, Change
+from attune_lab.gate.bands import (
+    BANDS,
+    CALIBRATED,
+    NO_ALLOWANCE,
+    PROBE_STEPS,
+    QUIET,
+    QUIET_CALIBRATED,
+    QUIET_LOSS,
+    QUIET_NORM,
+    Band,
+    Change,
+)
 from attune_lab.gate.curve import Curve, Floats, Ints
 from attune_lab.gate.verdict import Check, Outcome
 
@@ -127,7 +137,8 @@ def compare(
     band = CALIBRATED if change is None and len(pairs) >= MANY_TWINS else BANDS[change or Change.REORDERED]
     again = tuple((first.at(steps), second.at(steps)) for first, second in seeds)
     pair = Comparison(baseline.at(steps), candidate.at(steps), pairs, again, band, spike)
-    return replace(pair, band=band.least(QUIET)) if _quiet(pair) else pair
+    quiet = QUIET_CALIBRATED if pair.calibrated else QUIET
+    return replace(pair, band=band.least(quiet)) if _quiet(pair) else pair
 
 
 def shared(a: Curve, b: Curve, before: float) -> Ints:
@@ -139,13 +150,15 @@ def shared(a: Curve, b: Curve, before: float) -> Ints:
 def too_few(baseline: Curve, candidate: Curve, pair: Comparison) -> Check | None:
     """Why the steps that both runs show are not enough for a verdict."""
     steps, reach = pair.base.steps, MIN_REACH if np.isfinite(pair.spike) else PROBE_STEPS
-    if steps.size < MIN_STEPS or steps[-1] < reach:
+    if steps.size < MIN_STEPS or steps[-1] + np.diff(steps).min() <= reach:
         advice = f"run both for {PROBE_STEPS} steps without a loss spike"
         reason = f"Only {steps.size} comparable steps, the last at step {steps[-1]}; {advice}."
         return note("steps", "inconclusive", reason)
+    own = candidate.steps[candidate.steps < pair.spike]
     wanted = baseline.steps[(baseline.steps <= PROBE_STEPS) & (baseline.steps < pair.spike)]
-    missing = np.setdiff1d(wanted, candidate.steps)
-    if missing.size:
+    missing = np.setdiff1d(wanted, own)
+    resumed, intervals = own[0] > PROBE_STEPS, np.diff(own[1:][own[1:] <= PROBE_STEPS])
+    if missing.size and not resumed and np.unique(intervals).size > 1:
         reason = f"The candidate has no loss at {missing.size} of {wanted.size} steps, first at step {missing[0]}"
         return note("steps", "inconclusive", f"{reason}; run it for as many steps and log all of them.")
     return None

@@ -5,7 +5,7 @@ itself, or rounding. With d_t = log(candidate loss) - log(baseline loss):
 
 * at step 1 there is no history: d_1 must be inside the rounding of the kernels;
 * afterwards rounding drifts apart as a random walk of the weights: |d_t| must stay inside an envelope that grows with
-  the step and with how far the model has come, and the mean of d_t must stay near 0, because a fault pushes to one side;
+  the step and with how far the model has come, and the mean of d_t near 0, because a fault pushes to one side;
 * Adam and clipping hide a wrong gradient scale from the loss: the gradient norms must agree by themselves, at step 1
   and in the median of all steps.
 
@@ -27,7 +27,7 @@ from attune_lab.gate.comparison import MANY_TWINS, Comparison, Pair, compare, di
 from attune_lab.gate.copies import copied, identical, without_copies
 from attune_lab.gate.curve import Curve
 from attune_lab.gate.loss_tests import TWIN_FACTOR
-from attune_lab.gate.sequential import Sequential, sequential, tests
+from attune_lab.gate.sequential import Sequential, every_test, sequential
 from attune_lab.gate.verdict import Check
 
 __all__ = ["MANY_TWINS", "NO_ALLOWANCE", "Band", "Change", "check", "decide"]
@@ -64,7 +64,7 @@ def check(
     pair = _allowed(pair, allowance, start, masks)
     if isinstance(pair, Check):
         return [pair]
-    found, early = tests(pair), sequential(pair)
+    found, early = every_test(pair), sequential(pair)
     rejected = {c.name for c in found if c.outcome == "reject"}
     found += [c for c in early.checks if c.name not in rejected]
     others = [identical(pair.base, pair.cand, change), _saved(early)]
@@ -124,8 +124,8 @@ def _allowed(pair: Comparison, allowance: Band, start: str | None, masks: str | 
     if start is not None:
         shown = f"step 1 by {pair.difference[0]:+.1e}" if pair.base.steps[0] == 1 else "unknown at step 1"
         reason = (
-            f"{start}; the losses differ ({shown}), and runs from different weights cannot be compared: convert one seed "
-            "checkpoint to both layouts and start both runs from it."
+            f"{start}; the losses differ ({shown}), and runs from different weights cannot be compared: convert one "
+            "seed checkpoint to both layouts and start both runs from it."
         )
         return note("start", "inconclusive", reason)
     return replace(pair, allowance=allowance.widened(MASKS) if masks is not None else allowance)

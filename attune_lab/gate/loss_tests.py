@@ -15,6 +15,8 @@ from attune_lab.gate.verdict import Check
 TWIN_FACTOR = 3.0
 CONFIRM = 3.0
 """A difference within this multiple of its limit is worth a second seed: noise averages out, a fault does not."""
+MEAN_STEPS = 25
+"""The mean is taken over these first steps: later the runs are far enough apart for long one-sided stretches."""
 DOUBT = 0.5
 TREND = 4.0
 """A mean difference beyond `DOUBT` of its limit is a question if its trend has this many standard errors."""
@@ -133,10 +135,12 @@ def _envelope(pair: Comparison) -> Check:
 
 def _mean(pair: Comparison, spent: float) -> list[Check]:
     """The mean difference: rounding goes both ways, a fault does not; and a trend in it, as second vote."""
+    pair = pair.until(max(int(pair.base.steps[0]), 1) + MEAN_STEPS - 1)
+    if pair.base.steps.size < MIN_STEPS:
+        return []
     mean = float(pair.difference.mean())
     seen = [abs(float(difference(b, t).mean())) for b, t in pair.twins]
-    # 3 sigma of a uniform error
-    printing = 1.25 * float(pair.printing.mean()) / np.sqrt(pair.base.steps.size)
+    printing = 1.25 * float(pair.printing.mean()) / np.sqrt(pair.base.steps.size)  # 3 sigma of a uniform error
     prior = pair.band.bias * float(moved(pair.base)[-1])
     limit = max([prior, *(TWIN_FACTOR * m for m in seen)]) + pair.allowance.bias
     limit = limit * pair.luck * spent + printing

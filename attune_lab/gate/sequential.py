@@ -30,9 +30,9 @@ class Sequential:
 def sequential(pair: Comparison) -> Sequential:
     """When the pair was decided, looking after the steps of `LOOKS`.
 
-    Step 1 and the envelope bound every step by itself, so that looking early adds no rejection which the whole run would
-    not bring. A mean over few steps is more uncertain: its limit starts wide and reaches its final value with the last
-    look, so that all looks together spend hardly more of the allowance than the last one alone.
+    Step 1 and the envelope bound every step by itself, so that looking early adds no rejection which the whole run
+    would not bring. A mean over few steps is more uncertain: its limit starts wide and reaches its final value with the
+    last look, so that all looks together spend hardly more of the allowance than the last one alone.
 
     **Source:** O'Brien and Fleming, Biometrics 35 (1979): boundaries proportional to sqrt(K / k).
     """
@@ -40,7 +40,7 @@ def sequential(pair: Comparison) -> Sequential:
         if look < pair.base.steps[0]:
             continue
         so_far = pair.until(look)
-        rejections = [c for c in tests(so_far, spent=math.sqrt(PROBE_STEPS / look)) if c.outcome == "reject"]
+        rejections = [c for c in every_test(so_far, spent=math.sqrt(PROBE_STEPS / look)) if c.outcome == "reject"]
         if rejections:
             return Sequential(look, tuple(rejections))
         if so_far.base.steps[-1] == pair.base.steps[-1]:
@@ -48,6 +48,6 @@ def sequential(pair: Comparison) -> Sequential:
     return Sequential(None)
 
 
-def tests(pair: Comparison, *, spent: float = 1.0) -> list[Check]:
+def every_test(pair: Comparison, *, spent: float = 1.0) -> list[Check]:
     """The checks of losses and norms."""
     return [*loss_tests(pair, spent=spent), *norm_tests(pair, spent=spent)]
