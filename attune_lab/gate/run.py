@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.contracts import UserError
-from attune_lab.gate import configuration, convergence, defects, evidence
+from attune_lab.gate import configuration, convergence, evidence
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.curve import Curve
+from attune_lab.gate.facts import facts_of
 from attune_lab.gate.run_files import Run, read_run, read_twins
 from attune_lab.gate.start import dropout_masks_may_differ, start_may_differ
 from attune_lab.gate.verdict import Check, Verdict, judge
@@ -88,7 +89,7 @@ def compare_runs(
             masks=masks,
             seeds=seeds,
         ),
-        _signals(baseline, candidate, twins, change, allowance),
+        _signals(baseline, candidate, twins, change=change, allowance=allowance, approvals=approvals),
     )
 
 
@@ -104,14 +105,20 @@ def _settings(run: Run, other: Run) -> dict[str, Any] | None:
     """What is known of a run's settings and of the other's too: its recipe, and what it recorded itself."""
     known: dict[str, Any] = {}
     if run.recipe is not None and other.recipe is not None:
-        known = defects.facts(run.recipe, _smallest_cluster(run.recipe, other.recipe))
+        known = facts_of(run.recipe, _smallest_cluster(run.recipe, other.recipe))
     if run.signals is not None and other.signals is not None:
         known |= run.signals.effective
     return known or None
 
 
 def _signals(
-    baseline: Run, candidate: Run, twins: Sequence[Run], change: Change | None, allowance: Band
+    baseline: Run,
+    candidate: Run,
+    twins: Sequence[Run],
+    *,
+    change: Change | None,
+    allowance: Band,
+    approvals: Collection[str],
 ) -> list[Check]:
     """The checks of what the runs recorded inside, or what is missing for them."""
     if baseline.signals is None and candidate.signals is None:
@@ -123,7 +130,9 @@ def _signals(
         alone = evidence.check_alone(candidate.signals)
         return [*alone, Check("signals", "skipped", "The baseline recorded no signals to compare with.")]
     others = [twin.signals for twin in twins if twin.signals is not None]
-    return evidence.check(baseline.signals, candidate.signals, others, change=change, allowance=allowance)
+    return evidence.check(
+        baseline.signals, candidate.signals, others, change=change, allowance=allowance, approvals=approvals
+    )
 
 
 def _smallest_cluster(*recipes: Recipe) -> ClusterSpec:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from attune_lab.trainer.config import TrainerConfig
@@ -26,6 +26,9 @@ class Fault:
         group: where a gate can see it, e.g. ``missing-reduce``.
         source: the report it comes from, e.g. ``NVIDIA/Megatron-LM#7452``.
         patches: injection point -> what stands in for it; see `attune_lab.trainer.injection`.
+        workload: what it is injected into, out of `experiments.faults.workloads`.
+        layout: settings of the faulty run beside the workload's; most faults need several ranks.
+        note: what a reader of the report should know, e.g. why the fault is harmless here.
     """
 
     name: str
@@ -33,6 +36,9 @@ class Fault:
     group: str
     source: str
     patches: Mapping[str, Callable[..., Any]]
+    workload: str = "dense"
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -121,3 +121,8 @@ def log_ratio(before: float, after: float) -> float:
     if after <= 0 or math.isinf(before):
         return -math.inf
     return math.inf if before <= 0 or math.isinf(after) else math.log(after / before)
+
+
+def as_change(deviation: Deviation) -> str:
+    """A log ratio and its limit in per cent, for a sentence."""
+    return f"{100 * math.expm1(deviation.value):+.2g} %, limit {100 * math.expm1(deviation.limit):.2g} %"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from attune_lab.gate.evidence.bands import LATER, Deviation, Floors, Pair, Statistic, deviations, log_ratio
+from attune_lab.gate.evidence.bands import LATER, Deviation, Floors, Pair, Statistic, as_change, deviations, log_ratio
 from attune_lab.gate.evidence.families import Family
 from attune_lab.gate.evidence.invariants import LOSS, shown
 from attune_lab.gate.verdict import Check
@@ -123,7 +123,8 @@ def _checked(test: _Test, pairs: Sequence[Pair]) -> Iterator[Check]:
     key, broken = pairs[0].key + test.name, [item for item in found if item[0].excess > 1]
     if not broken:
         worst, pair = max(found, key=lambda item: item[0].excess)
-        farthest = f"farthest {worst.place} {pair.when}: {_size(test, worst)}"
+        size = as_change(worst) if test.ratio else _size(test, worst)
+        farthest = f"farthest {worst.place} {pair.when}, {size}"
         yield Check(key, "pass", f"The {test.what} agrees ({farthest}).", _figures(test, worst))
         return
     first, pair = broken[0]
@@ -137,7 +138,7 @@ def _size(test: _Test, deviation: Deviation) -> str:
     value, limit = _figures(test, deviation).values()
     if test.ratio:
         return f"{value:.6g} times the baseline's (limit {limit:.6g})"
-    return f"{value:+.2%} (limit {limit:.2%})"
+    return f"{100 * value:+.2g} % (limit {100 * limit:.2g} %)"
 
 
 def _figures(test: _Test, deviation: Deviation) -> dict[str, float]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attune_lab.gate.evidence.bands import LATER, Deviation, Floors, Pair, deviations, log_ratio
+from attune_lab.gate.evidence.bands import LATER, Deviation, Floors, Pair, as_change, deviations, log_ratio
 from attune_lab.gate.evidence.families import Family, factor_name, family_of
 from attune_lab.gate.evidence.invariants import shown, total_norm
 from attune_lab.gate.verdict import Check
@@ -149,7 +149,7 @@ def _norm_check(key: str, pair: Pair, found: _Found, settings: Mapping[str, Any]
     """The check of the norms of groups and parameters."""
     first, shift = found.first, found.worst
     if first is None:
-        farthest = f"{shift.place} {_times(shift)}"
+        farthest = f"{shift.place} {as_change(shift)}"
         return Check(key, "pass", f"Gradient norms agree {pair.when} (farthest {farthest}).", _figures(shift))
     factor = factor_name(math.exp(first.value), settings)
     named = f", which is {factor}" if factor else ""
@@ -162,11 +162,13 @@ def _error_check(key: str, pair: Pair, found: _Found) -> Check:
     """The check of the errors of groups and parameters."""
     first, shift = found.first, found.worst
     if first is None:
-        farthest = f"{shift.place} is {shift.value:.1%} off, limit {shift.limit:.1%}"
+        farthest = f"{shift.place} is {100 * shift.value:.2g} % off, limit {100 * shift.limit:.2g} %"
         figures = {"value": shift.value, "limit": shift.limit}
         return Check(key, "pass", f"Gradients agree {pair.when} (farthest {farthest}).", figures)
     family = _family(found, pair)
-    reason = f"The gradient of {first.place} {pair.when} is {first.value:.1%} off (limit {first.limit:.1%})"
+    reason = (
+        f"The gradient of {first.place} {pair.when} is {100 * first.value:.3g} % off (limit {100 * first.limit:.2g} %)"
+    )
     figures = {"value": first.value, "limit": first.limit}
     return Check(key, "reject", f"{reason}{found.others()}. Likely {family}.", figures, family)
 

@@ -20,41 +20,38 @@ from attune_lab.gate.evidence.ledgers import difference
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import Probe, Signals, StepSignals
 
-REPEATABLE = 1e-3
-"""A step repeated from the same state may differ by this where kernels add in any order; 0 in deterministic mode."""
-
-UPDATE = 2e-3
-"""An SGD step is the clipped gradient times the rate, to the rounding of the weights it is subtracted from."""
+THRESHOLD = "clip_grad"
+"""A figure that says what the probe ``clip`` clips at; it is no result."""
 
 EXACT = 1e-6
-THRESHOLD = "clip_grad"
-"""A figure that says what the probe clips at."""
+REPEATABLE = 1e-3
+"""A step repeated from the same state may differ by this where kernels add in any order; not in deterministic mode."""
+
+UPDATE = 2e-3
+"""A step of plain gradient descent is rate x clip factor x gradient, but for the rounding of weights and norms."""
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a figure is read: the value it must have, how far it may be off, and what it points at."""
+    """How a figure is read: what it points at, the value it must have, and how far it may be off."""
 
     family: Family
     wanted: float = 0.0
     floor: float = EXACT
 
 
-FIGURES = {
-    "repeat": _Reading(Family.RACE, floor=REPEATABLE),
-    "sgd": _Reading(Family.SCALE, wanted=1.0, floor=UPDATE),
-    "resume": _Reading(Family.RESUME),
-    "perturbation": _Reading(Family.ATTENTION),
-    "dropout": _Reading(Family.RNG),
+READINGS = {
+    "repeat.difference": _Reading(Family.RACE, floor=REPEATABLE),
+    "sgd.ratio": _Reading(Family.SCALE, wanted=1.0, floor=UPDATE),
+    "sgd.clip_difference": _Reading(Family.CLIPPING, floor=UPDATE),
+    "resume.loss": _Reading(Family.RESUME),
+    "resume.weights": _Reading(Family.RESUME),
+    "perturbation.future": _Reading(Family.ATTENTION),
+    "perturbation.document": _Reading(Family.POSITIONS),
+    "perturbation.masked": _Reading(Family.LABELS),
+    "perturbation.shift": _Reading(Family.LABELS),
 }
-"""By probe; a figure of an unknown probe must be 0."""
-
-PERTURBATIONS = {
-    "future": Family.ATTENTION,
-    "document": Family.POSITIONS,
-    "masked": Family.LABELS,
-    "shift": Family.LABELS,
-}
+"""By probe and figure; any other figure must be 0."""
 
 
 def figures(baseline: Signals, candidate: Signals) -> Iterator[Check]:
@@ -126,7 +123,7 @@ def _clip(
 
 def _figure(name: str, figure: str, value: float, before: Probe | None, settings: Mapping[str, Any]) -> Check:
     """The check of a figure against its wanted value, or that of the baseline where it is farther off."""
-    reading = FIGURES.get(name, _Reading(Family.LOSS))
+    reading = READINGS.get(f"{name}.{figure}", _Reading(Family.LOSS))
     floor = EXACT if name == "repeat" and settings.get("deterministic_mode") else reading.floor
     old = before.figures.get(figure, reading.wanted) if before is not None else reading.wanted
     inherited = abs(old - reading.wanted) if math.isfinite(old) else 0.0
@@ -135,5 +132,4 @@ def _figure(name: str, figure: str, value: float, before: Probe | None, settings
     what = f"The figure {figure} of the probe {name} is {value:.3g}, wanted {reading.wanted:g} within {allowed:.1g}"
     if abs(value - reading.wanted) <= allowed:
         return Check(key, "pass", f"{what}{', as wide as the baseline has it' if inherited > floor else ''}.", measured)
-    family = PERTURBATIONS.get(figure, reading.family)
-    return Check(key, "reject", f"{what}. Likely {family}.", measured, family)
+    return Check(key, "reject", f"{what}. Likely {reading.family}.", measured, reading.family)
