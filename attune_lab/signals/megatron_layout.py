@@ -1,7 +1,7 @@
 """Where the parameters of a Megatron-Core model lie: names of the whole model, owners, shards and places.
 
 Each rank of a run holds parts and copies. A `Share` says of one parameter on this rank which elements of the whole
-model's parameter they are, and whether this rank answers for them, so that every element is counted once over all ranks.
+model's parameter they are, and whether this rank answers for them: over all ranks every element counts once.
 
 **Source:** NVIDIA/Megatron-LM core_v0.16.1: megatron/core/tensor_parallel/layers.py (attributes of parameters),
 megatron/core/transformer/mlp.py (the stride of gated layers), megatron/core/optimizer/distrib_optimizer.py (shards),
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -55,7 +56,6 @@ class Groups:
         dp: ranks with copies of the dense parameters, context-parallel ones among them.
         etp, edp: the same as tp and dp for the routed experts.
         embedding: the pipeline stages that hold a copy of a shared embedding.
-        instances: copies of the distributed optimizer, where it is sharded over a part of ``dp`` only.
     """
 
     world: dist.ProcessGroup | None = None
@@ -67,7 +67,6 @@ class Groups:
     etp: dist.ProcessGroup | None = None
     edp: dist.ProcessGroup | None = None
     embedding: dist.ProcessGroup | None = None
-    instances: dist.ProcessGroup | None = None
 
 
 def megatron_groups() -> Groups:
@@ -83,7 +82,6 @@ def megatron_groups() -> Groups:
         etp=state.get_expert_tensor_parallel_group(),
         edp=state.get_expert_data_parallel_group(),
         embedding=state.get_embedding_group(check_initialized=False),
-        instances=state.get_inter_distributed_optimizer_instance_group(check_initialized=False),
     )
 
 
@@ -96,7 +94,7 @@ class Share:
         parameter: as the forward uses it.
         master: flat; what the optimizer steps, elements [start, stop) of the parameter (float32, where it keeps them).
         holder: the tensor whose gradient the optimizer reads; the master, or what it is a view of.
-        sharded: other ranks of the data-parallel group step the other elements.
+        first: no rank before this one in its data-parallel group steps the same elements.
         owned: this rank answers for [start, stop).
         expert: a routed expert.
         shared: a copy of the embedding that other pipeline stages have too.
@@ -110,7 +108,7 @@ class Share:
     holder: Tensor
     start: int
     stop: int
-    sharded: bool
+    first: bool
     owned: bool
     expert: bool
     shared: bool
@@ -158,12 +156,18 @@ def shares_of(model: Sequence[nn.Module], optimizer: Any, groups: Groups) -> lis
         UserError: a kind of parameter or optimizer whose parts the hooks cannot place.
     """
     masters = _masters(optimizer)
-    shares = []
-    for chunk in model:
-        for name, parameter in whole_names(chunk, rank_in(groups.ep)):
-            if parameter.requires_grad and parameter in masters:
-                shares.append(_share(name, parameter, masters[parameter], _gated(chunk), groups))
-    return shares
+    named = [
+        (name, parameter, _gated(chunk))
+        for chunk in model
+        for name, parameter in whole_names(chunk, rank_in(groups.ep))
+        if parameter in masters
+    ]
+    ranges = {name: (masters[p].start, masters[p].start + masters[p].values.numel()) for name, p, _ in named}
+    earlier = {False: _earlier_ranges(ranges, groups.dp), True: _earlier_ranges(ranges, groups.edp)}
+    return [
+        _share(name, parameter, masters[parameter], gated, ranges[name] not in earlier[_expert(name)][name], groups)
+        for name, parameter, gated in named
+    ]
 
 
 def check_cover(shares: Sequence[Share], names: Sequence[str], groups: Groups) -> None:
@@ -194,8 +198,12 @@ def whole_names(chunk: nn.Module, ep_rank: int) -> Iterator[tuple[str, nn.Parame
         if layer := next((n for prefix, n in layers.items() if name.startswith(prefix + ".")), None):
             whole = _LAYER.sub(f"layers.{layer}", whole)
         if local := next((n for prefix, n in experts.items() if name.startswith(prefix + ".")), 0):
-            whole = _EXPERT.sub(lambda found, n=local: str(ep_rank * n + int(found[0])), whole)
+            whole = _EXPERT.sub(partial(_shifted, ep_rank * local), whole)
         yield whole, parameter
+
+
+def _shifted(offset: int, number: re.Match[str]) -> str:
+    return str(offset + int(number[0]))
 
 
 def renamed(name: str) -> str:
@@ -203,6 +211,17 @@ def renamed(name: str) -> str:
     for pattern, text in _RENAMED:
         name = re.sub(pattern, text, name)
     return name
+
+
+def union(items: Iterable[Any], groups: Iterable[dist.ProcessGroup | None]) -> tuple[Any, ...]:
+    """What the ranks of one group, then of the next, have together, sorted. Collective."""
+    found = set(items)
+    for group in groups:
+        if group is not None:
+            everyone: list[Any] = [None] * size_of(group)
+            dist.all_gather_object(everyone, found, group=group)
+            found = set().union(*everyone)
+    return tuple(sorted(found))
 
 
 def rank_in(group: dist.ProcessGroup | None) -> int:
@@ -215,21 +234,35 @@ def size_of(group: dist.ProcessGroup | None) -> int:
     return 1 if group is None else dist.get_world_size(group)
 
 
-def _share(name: str, parameter: Tensor, master: _Master, gated: bool, groups: Groups) -> Share:
-    expert = ".experts." in name
-    tp, dp = (groups.etp, groups.edp) if expert else (groups.tp, groups.dp)
+def _expert(name: str) -> bool:
+    return ".experts." in name
+
+
+def _earlier_ranges(
+    ranges: Mapping[str, tuple[int, int]], group: dist.ProcessGroup | None
+) -> dict[str, set[tuple[int, int]]]:
+    """By parameter, the ranges that ranks before this one in a group step. Collective."""
+    everyone: list[Any] = [ranges]
+    if group is not None:
+        everyone = [None] * size_of(group)
+        dist.all_gather_object(everyone, dict(ranges), group=group)
+    return {name: {other[name] for other in everyone[: rank_in(group)]} for name in ranges}
+
+
+def _share(name: str, parameter: Tensor, master: _Master, gated: bool, first: bool, groups: Groups) -> Share:
+    expert = _expert(name)
+    tp = groups.etp if expert else groups.tp
     dim, stride = _split(name, parameter, expert, gated, size_of(tp))
     first_copy = dim is not None or rank_in(tp) == 0
-    first_replica = rank_in(groups.instances) == 0 if master.sharded else rank_in(dp) == 0
     return Share(
         name=name,
         parameter=parameter,
-        master=master.values.detach().reshape(-1),
+        master=master.values.detach().view(-1),
         holder=master.values,
         start=master.start,
         stop=master.start + master.values.numel(),
-        sharded=master.sharded,
-        owned=first_copy and first_replica and not getattr(parameter, "shared", False),
+        first=first,
+        owned=first and first_copy and not getattr(parameter, "shared", False),
         expert=expert,
         shared=bool(getattr(parameter, "shared_embedding", False)),
         dim=dim,
@@ -265,8 +298,7 @@ def _gated(chunk: nn.Module) -> bool:
 @dataclass(frozen=True, eq=False)
 class _Master:
     values: Tensor
-    start: int
-    sharded: bool
+    start: int = 0
 
 
 def _masters(optimizer: Any) -> Mapping[Tensor, _Master]:
@@ -279,10 +311,10 @@ def _masters(optimizer: Any) -> Mapping[Tensor, _Master]:
             masters |= _sharded_masters(single)
         elif hasattr(single, "float16_groups"):
             pairs = _pairs(single.float16_groups, single.fp32_from_float16_groups)
-            masters |= {parameter: _Master(main, 0, False) for parameter, main in pairs}
-            masters |= {p: _Master(p, 0, False) for group in single.fp32_from_fp32_groups for p in group}
+            masters |= {parameter: _Master(main) for parameter, main in pairs}
+            masters |= {p: _Master(p) for group in single.fp32_from_fp32_groups for p in group}
         elif type(single).__name__ == "FP32Optimizer" or isinstance(single, torch.optim.Optimizer):
-            masters |= {p: _Master(p, 0, False) for group in single.param_groups for p in group["params"]}
+            masters |= {p: _Master(p) for group in single.param_groups for p in group["params"]}
         else:
             raise UserError(
                 f"the hooks do not know where {type(single).__name__} keeps its weights; run the gate's pair with the "
@@ -306,7 +338,7 @@ def _sharded_masters(optimizer: Any) -> dict[Tensor, _Master]:
         for parameter in buffer.param_index_map:
             here = ranges.get(parameter)
             empty = parameter.detach().reshape(-1)[:0]
-            masters[parameter] = _Master(stepped[parameter], here.start, True) if here else _Master(empty, 0, True)
+            masters[parameter] = _Master(stepped[parameter], here.start) if here else _Master(empty)
     return masters
 
 
