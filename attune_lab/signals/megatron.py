@@ -309,13 +309,16 @@ class _ForwardWeights:
 
 
 def _stored_hashes(shares: Sequence[Share], group: dist.ProcessGroup | None) -> list[int]:
-    """Hashes of the optimizer's weights in the type of the forward, added up over the ranks that step them."""
-    own = [record.placed_hash(s.master.to(s.parameter.dtype), s.start) * s.first for s in shares]
-    if group is None or not own:
-        return [int(value) for value in own]
-    sums = torch.stack(own).to(record.device_of(group))
-    dist.all_reduce(sums, group=group)
-    return [int(value) for value in sums.tolist()]
+    """Hashes of the optimizer's weights in the type of the forward: this rank's own, or added up over the ranks."""
+    own = [record.placed_hash(s.master.to(s.parameter.dtype), s.start) for s in shares]
+    if not own:
+        return []
+    sums = torch.stack([value * share.first for value, share in zip(own, shares, strict=True)])
+    sums = sums.to(record.device_of(group))
+    if group is not None:
+        dist.all_reduce(sums, group=group)
+    whole = [share.stop - share.start == share.parameter.numel() for share in shares]
+    return [int(a if alone else b) for a, alone, b in zip(own, whole, sums.tolist(), strict=True)]
 
 
 def _replica_differences(shares: Sequence[Share], groups: Groups) -> set[str]:

@@ -163,9 +163,11 @@ def shares_of(model: Sequence[nn.Module], optimizer: Any, groups: Groups) -> lis
         if parameter in masters
     ]
     ranges = {name: (masters[p].start, masters[p].start + masters[p].values.numel()) for name, p, _ in named}
-    earlier = {False: _earlier_ranges(ranges, groups.dp), True: _earlier_ranges(ranges, groups.edp)}
+    earlier: dict[str, set[tuple[int, int]]] = {}
+    for expert, group in ((False, groups.dp), (True, groups.edp)):
+        earlier |= _earlier_ranges({name: r for name, r in ranges.items() if _expert(name) == expert}, group)
     return [
-        _share(name, parameter, masters[parameter], gated, ranges[name] not in earlier[_expert(name)][name], groups)
+        _share(name, parameter, masters[parameter], gated, ranges[name] not in earlier[name], groups)
         for name, parameter, gated in named
     ]
 
@@ -194,7 +196,7 @@ def whole_names(chunk: nn.Module, ep_rank: int) -> Iterator[tuple[str, nn.Parame
     }
     experts = {name: m.num_local_experts for name, m in chunk.named_modules() if name.endswith(".mlp.experts")}
     for name, parameter in chunk.named_parameters():
-        whole = renamed(name)
+        whole = "embedding.weight" if getattr(parameter, "shared_embedding", False) else renamed(name)
         if layer := next((n for prefix, n in layers.items() if name.startswith(prefix + ".")), None):
             whole = _LAYER.sub(f"layers.{layer}", whole)
         if local := next((n for prefix, n in experts.items() if name.startswith(prefix + ".")), 0):
