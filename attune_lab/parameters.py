@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
+from attune_lab.contracts import UserError
 from attune_lab.recipe.expressions import Expression, compile_expression
 from attune_lab.recipe.recipe import Value
+from attune_lab.recipe.registry import registry
 from simulator.legality import legal
 from simulator.models import ModelShape
 
@@ -77,6 +80,28 @@ def declared(base: Mapping[str, Any], approvals: Collection[str]) -> dict[str, P
 def approvable() -> tuple[str, ...]:
     """Names a user can approve."""
     return tuple(entry["approval"] for entry in _declaration().values() if "approval" in entry)
+
+
+def settled_approvals(approvals: Collection[str]) -> tuple[str, ...]:
+    """The names that ``approvals`` mean: settings and approvable parameters; ``precision.fp8`` is ``fp8``.
+
+    Raises:
+        UserError: a name that is neither, or stands after the wrong group.
+    """
+    return tuple(dict.fromkeys(_settled(approval) for approval in approvals))
+
+
+def _settled(approval: str) -> str:
+    group, _, name = approval.rpartition(".")
+    settings = registry()
+    groups = {settings[key].group for key in (name, *approved_settings([name])) if key in settings}
+    if groups and (not group or group in groups):
+        return name
+    if groups:
+        raise UserError(f"nothing called {approval} can be approved; {name} belongs to {' and '.join(sorted(groups))}")
+    near = difflib.get_close_matches(name, [*approvable(), *settings], n=3)
+    advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(approvable())}"
+    raise UserError(f"nothing called {approval} can be approved; {advice}")
 
 
 def approved_settings(approvals: Collection[str]) -> frozenset[str]:

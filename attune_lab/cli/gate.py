@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attune_lab.cli.output import Json, emit
+from attune_lab.cli.output import Json, emit, indented, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attune_lab.gate.verdict import Verdict
+
+COLOURS = {"reject": "red", "inconclusive": "yellow", "pass": "green", "skipped": "dim"}
 
 
 def gate(
@@ -23,10 +26,14 @@ def gate(
     ],
     candidate: Annotated[str, typer.Option(help="The same for the run to judge.", show_default=False)],
     twin: Annotated[
-        list[str] | None, typer.Option(help="A legitimate repeat or variant of the baseline; repeatable.")
+        list[str] | None,
+        typer.Option(help="A legitimate repeat or variant of the baseline, or a folder of run folders; repeatable."),
     ] = None,
     approve: Annotated[
         list[str] | None, typer.Option(help="A numerics change you accept, e.g. fp8; repeatable.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write the evidence, with curves, as a page to this file.", dir_okay=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -36,21 +43,43 @@ def gate(
 
     Example: attune gate --baseline base.csv --candidate new.csv --twin base-again.csv
     """
-    from attune_lab.gate import run_gate
+    from attune_lab.gate.run import compare_runs
+    from attune_lab.gate.run_files import read_run, read_twins
+    from attune_lab.parameters import settled_approvals
 
-    verdict = run_gate(baseline, candidate, list(twin or []), tuple(approve or ()))
+    runs = read_run(baseline), read_run(candidate), read_twins(twin or [])
+    verdict = compare_runs(*runs, approvals=settled_approvals(approve or ()))
+    if html is not None:
+        from attune_lab.gate.page import render, write
+
+        write(render(verdict, *runs), html)
     emit(verdict.to_json(), as_json=as_json, render=lambda console: _render(console, verdict))
     if verdict.verdict != "pass":
         raise typer.Exit(1)
 
 
 def _render(console: Console, verdict: Verdict) -> None:
+    """Verdict, likely fault and reasons first, then what every check found."""
     from rich.markup import escape
 
-    colour = {"pass": "green", "reject": "red", "inconclusive": "yellow"}[verdict.verdict]
-    console.print(f"[bold {colour}]{verdict.verdict}[/bold {colour}]")
-    for reason in verdict.reasons:
-        console.print(f"  - {escape(reason)}")
+    colour = COLOURS[verdict.verdict]
+    likely = f", likely {verdict.families[0]}" if verdict.families else ""
+    console.print(f"[bold {colour}]{verdict.verdict}[/bold {colour}]{escape(likely)}")
+    if verdict.verdict != "pass":
+        for reason in verdict.reasons:
+            indented(console, f"- {reason}")
+    drawn = table("Checks", "outcome", "check", "value", "limit", "finding", right=("value", "limit"))
+    drawn.expand, drawn.columns[-1].ratio = True, 1
+    for column in drawn.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"  # the page has the whole sentences
+    for check in verdict.sorted_checks():
+        outcome, limit = f"[{COLOURS[check.outcome]}]{check.outcome}[/]", check.figures.get("limit")
+        drawn.add_row(outcome, escape(check.name), _shown(check.measured), _shown(limit), escape(check.reason))
+    console.print(drawn)
+
+
+def _shown(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:.5g}"
 
 
 def register(app: typer.Typer) -> None:

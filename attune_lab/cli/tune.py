@@ -41,6 +41,7 @@ def tune(
 
     Example: attune tune glm-4.5 --cluster 64xH200-SXM5-141GB --budget 40x
     """
+    from attune_lab.parameters import settled_approvals
     from attune_lab.report.progress import progress_observer
     from attune_lab.report.summary import render_summary
     from attune_lab.tuning import TuneRequest, tune_recipe
@@ -54,7 +55,7 @@ def tune(
         seed=seed,
         out=out,
         carry_over=carry_over,
-        approvals=tuple(approve or ()),
+        approvals=settled_approvals(approve or ()),
     )
     # A tuner that prints must not spoil the one JSON object on stdout.
     with progress_observer(console(stderr=True), quiet=as_json) as observer, redirect_stdout(sys.stderr):

@@ -10,7 +10,8 @@ from typing import Any
 
 from attune_lab.cluster.megatron_log import write_log
 from attune_lab.contracts import RunReport, UserError
-from attune_lab.gate.defects import active, facts
+from attune_lab.gate.defects import active
+from attune_lab.gate.facts import facts_of
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.constraints import errors
 from attune_lab.recipe.jobs import jobs_for
@@ -69,7 +70,7 @@ class SimulatedCluster:
         if isinstance(job, str):
             return RunReport(label=label, status="invalid", provenance="simulated", steps=steps, message=job)
         versions = {"mcore": self._world.mcore, **LIBRARIES, **recipe.versions}
-        known, _ = active(facts(recipe, self.spec, versions))
+        known, _ = active(facts_of(recipe, self.spec, versions))
         limit_s = None if step_limit_s is None else self._world.startup_bound_s(job) + steps * step_limit_s
         happened = self._world.run(
             job,

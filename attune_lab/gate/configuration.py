@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.gate import defects
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.couplings import coupled
+from attune_lab.gate.derived import batch_and_schedule, weights_trained
+from attune_lab.gate.facts import LIBRARIES, facts_of
+from attune_lab.gate.rules import approved_names, judge_setting, raises_precision, show
 from attune_lab.gate.verdict import Check, Outcome
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
     from attune_lab.recipe.registry import Setting
     from simulator.hardware import ClusterSpec
-
-GUARDS = {"check_nan": "it stops a run that has already gone wrong"}
-"""Settings that change nothing in a healthy run but may not be switched off by a tuner."""
 
 ENVIRONMENT = {
     "PYTORCH_*ALLOC_CONF": Change.SAME_KERNELS,
@@ -37,16 +37,9 @@ ENVIRONMENT = {
 }
 """Environment variables known to leave the objective alone, as patterns; anything else that changes is a question."""
 
-FP8_GEMMS = (
-    "fp8_recipe", "fp8_margin", "fp8_interval", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_wgrad",
-    "router_padding_quant",
-)  # fmt: skip
-"""What an approval of ``fp8`` covers besides: how GEMMs are quantised, not attention and not the stored weights."""
-
 OTHER_SUMS = frozenset({"nccl_ub", "use_sharp", "nccl_communicator_config"})
 """Settings of the communication group that may add in another order."""
 
-_DTYPES = {None: 1, "bf16": 1, "fp16": 1, "fp8": 0, "fp32": 2, "fp64": 3}
 _ORDER = list(Change)
 
 
@@ -81,17 +74,17 @@ def check(
         cluster: both run on it.
         versions: library versions the runs reported, where the recipes do not name them.
         approvals: settings whose change of numerics the user accepts, or parameters of the search space that write
-            several; ``fp8`` covers `FP8_GEMMS` besides.
+            several, alone or after their group (``precision.fp8``).
         versions_follow: a run will report the versions, so a defect that hangs on an unknown one is not asked about.
 
     Raises:
-        UserError: one of the recipes has no effective configuration on this cluster.
+        UserError: one of the recipes has no effective configuration on this cluster, or an approval names nothing.
     """
-    before = defects.facts(baseline, cluster, versions)
-    after = defects.facts(candidate, cluster, versions)
-    changed, approved = _changed(before, after), _approved(approvals)
+    before = facts_of(baseline, cluster, versions)
+    after = facts_of(candidate, cluster, versions)
+    changed, approved = _changed(before, after), approved_names(approvals)
     checks = [
-        *(_setting(setting, old, new, approved) for setting, old, new in changed),
+        *(judge_setting(setting, old, new, approved) for setting, old, new in changed),
         *coupled(before, after),
         *_mapping("flag", baseline.carried, candidate.carried),
         *_mapping("version", baseline.versions, candidate.versions),
@@ -123,72 +116,28 @@ def _variable(name: str) -> Change | None:
     return next((kind for pattern, kind in ENVIRONMENT.items() if fnmatchcase(name, pattern)), None)
 
 
-def _approved(approvals: Collection[str]) -> frozenset[str]:
-    """The settings that approvals cover."""
-    from attune_lab.parameters import approved_settings
-
-    covered = {*approvals, *approved_settings(approvals)}
-    return frozenset(covered | set(FP8_GEMMS) if "fp8" in approvals else covered)
-
-
 def _kind(setting: Setting, old: Any, new: Any) -> Change:
     """How far a setting's change may move the curve without being a fault."""
     if setting.key in ("dispatcher", "flex_backend"):
         return Change.DISPATCHER
-    if setting.group == "precision" and not (setting.direction == "towards_fp32" and _raises_precision(old, new)):
+    if setting.group == "precision" and not (setting.direction == "towards_fp32" and raises_precision(old, new)):
         return Change.LOW_PRECISION
     if setting.cls != "performance-only" or setting.group in ("layout", "batch") or setting.key in OTHER_SUMS:
         return Change.REORDERED
     return Change.SAME_KERNELS
 
 
-def _setting(setting: Setting, old: Any, new: Any, approvals: Collection[str]) -> Check:
-    """The check of one setting that differs."""
-    key, name = setting.key, f"configuration.{setting.key}"
-    moved = f"{key} changes from {_show(old)} to {_show(new)}"
-    approved = key in approvals
-    if setting.direction == "forbidden" and new:
-        return Check(name, "reject", f"{moved}, which no training run may use ({_because(setting)}): remove it.")
-    if key in GUARDS and old and not new:
-        return Check(name, "reject", f"{moved}: keep this guard, {GUARDS[key]}.")
-    if setting.cls == "objective-changing" and not (approved and setting.direction == "needs_approval"):
-        return Check(name, "reject", f"{moved}, which changes what is trained ({_because(setting)}): restore it.")
-    if setting.direction == "free" or approved:
-        return Check(name, "pass", f"{moved}: {setting.cls}{', approved' if approved else ''}.")
-    if setting.direction == "towards_fp32" and _raises_precision(old, new):
-        return Check(name, "pass", f"{moved}: more precise than the baseline.")
-    effect = "is not a tuner's to move" if setting.cls == "performance-only" else "changes the numerics"
-    return Check(name, "reject", f"{moved}, which {effect} ({_because(setting)}): approve {key} or restore it.")
-
-
-def _because(setting: Setting) -> str:
-    why: str = setting.why.rstrip(".")
-    return why
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "none"
-    return "unset" if value is None else str(value)
-
-
-def _raises_precision(old: Any, new: Any) -> bool:
-    if isinstance(new, int | float) and isinstance(old, int | float | None):
-        return new > (old or 0)
-    return new in _DTYPES and old in _DTYPES and _DTYPES[new] > _DTYPES[old]
-
-
 def _mapping(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Check]:
     """Differences nobody can judge from the text: flags outside the registry, and versions."""
     for name in _differing(old, new):
-        moved = f"The {what} {name} changes from {_show(old.get(name))} to {_show(new.get(name))}"
+        moved = f"The {what} {name} changes from {show(old.get(name))} to {show(new.get(name))}"
         reason = f"{moved}, and its effect is not known: restore it or change it in the baseline too."
         yield Check(f"configuration.{name}", "inconclusive", reason)
 
 
 def _environment(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Check]:
     for name in _differing(old, new):
-        moved = f"{name} changes from {_show(old.get(name))} to {_show(new.get(name))}"
+        moved = f"{name} changes from {show(old.get(name))} to {show(new.get(name))}"
         if _variable(name):
             yield Check(f"configuration.env.{name}", "pass", f"{moved}: performance-only.")
         else:
@@ -206,32 +155,14 @@ def _invariants(
         yield Check(
             "configuration.model", "reject", "The two recipes train models of different shape: restore the model."
         )
-    tokens = [values["gbs"] * values["seq_len"] for values in (before, after)]
-    if tokens[0] != tokens[1]:
-        reason = f"A step trains {tokens[1]} tokens instead of {tokens[0]}: restore gbs and seq_len."
-        yield Check("configuration.tokens_per_step", "reject", reason)
-    for what, old, new in zip(("layers", "mtp_layers"), _trained(before), _trained(after), strict=True):
-        if new != old:
-            advice = "choose a layout that keeps every layer"
-            kind = "MTP layers" if what == "mtp_layers" else "layers"
-            yield Check(
-                f"configuration.{what}", "reject", f"The pipeline trains {new} {kind} instead of {old}: {advice}."
-            )
+    yield from batch_and_schedule(before, after)
+    yield from weights_trained(baseline, candidate, before, after)
     if before["vocab_padded"] != after["vocab_padded"] and before["vocab_size"] == after["vocab_size"]:
         reason = (
             f"The padded vocabulary changes from {before['vocab_padded']} to {after['vocab_padded']} rows: the first "
             f"losses shift by {_padding_shift(before, after):.1e} until the unused rows are learned away."
         )
         yield Check("configuration.vocab_padded", "pass", reason)
-
-
-def _trained(values: Mapping[str, Any]) -> tuple[int, int]:
-    """Decoder layers and MTP layers that the pipeline holds."""
-    from attune_lab.recipe.layouts import layout_count
-
-    layout = values["pp_layout"]
-    mtp = (values["mtp_num_layers"] or 0) if layout is None else layout_count(layout, "m")
-    return sum(values["stage_layers"]), mtp
 
 
 def _padding_shift(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
@@ -268,5 +199,6 @@ def _defects(before: Mapping[str, Any], after: Mapping[str, Any], *, versions_fo
         yield Check(f"configuration.{defect.id}", outcome, f"{defect.title} ({defect.source}): {advice}.")
     for defect, name in unknown:
         if not versions_follow and all(defect is not other for other, _ in doubtful):
-            reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: name its version."
+            advice = "name its version" if name in LIBRARIES else "find out before this is shipped"
+            reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: {advice}."
             yield Check(f"configuration.{defect.id}", "inconclusive", reason)

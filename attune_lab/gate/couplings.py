@@ -47,7 +47,7 @@ megatron/training/datasets/data_samplers.py (``MegatronPretrainingRandomSampler`
 def coupled(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Check]:
     """A rejection for every move of a setting that another one ties to the objective."""
     for coupling in COUPLINGS:
-        moved = sorted(key for key in coupling.settings if before[key] != after[key])
+        moved = sorted(key for key in coupling.settings if before.get(key) != after.get(key))
         if moved and coupling.when.evaluate(after):
             yield _rejection(moved, before, after, coupling.why)
 

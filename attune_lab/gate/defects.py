@@ -1,21 +1,16 @@
-"""Known defects of the stack: which are active in a recipe."""
+"""Known defects of training stacks: which are active under the facts of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from attune_lab.recipe import expressions
 from attune_lab.recipe.expressions import Expression, UnknownName, compile_expression
 
-if TYPE_CHECKING:
-    from attune_lab.recipe import Recipe
-    from simulator.hardware import ClusterSpec
-
-STACK_VERSIONS = ("mcore", "te", "torch", "nccl")
+ANY_STACK = "any"
 
 
 @dataclass(frozen=True)
@@ -27,8 +22,13 @@ class Defect:
     mechanism: str
     when: Expression
     outcome: Literal["reject", "inconclusive"]
-    effect: Mapping[str, float]
     source: str
+    stack: tuple[str, ...] = ("megatron_lm",)
+    effect: Mapping[str, float] = field(default_factory=dict)
+
+    def concerns(self, values: Mapping[str, Any]) -> bool:
+        """Whether the defect is one of the stack that the facts name."""
+        return ANY_STACK in self.stack or values["stack"] in self.stack
 
 
 @cache
@@ -38,36 +38,24 @@ def defects() -> tuple[Defect, ...]:
 
     text = files("attune_lab").joinpath("data/defects.yaml").read_text(encoding="utf-8")
     table = YAML(typ="safe").load(text)
-    return tuple(Defect(id=id_, **{**entry, "when": compile_expression(entry["when"])}) for id_, entry in table.items())
+    return tuple(_defect(id_, entry) for id_, entry in table.items())
 
 
-def facts(recipe: Recipe, cluster: ClusterSpec, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a predicate may ask: effective settings, ``env_NAME`` for every variable, and the stack's versions.
-
-    Args:
-        versions: what a run reported; they count before those the recipe names. A library nobody names is absent.
-    """
-    from attune_lab.recipe.effective import effective
-    from attune_lab.recipe.registry import registry
-
-    known = expressions.versions({**recipe.versions, **(versions or {})})
-    values: dict[str, Any] = {key: recipe.get(key) for key in registry()}
-    values.update(effective(recipe, cluster))
-    values["env_TORCH_NCCL_AVOID_RECORD_STREAMS"] = None
-    values.update({f"env_{name}": value for name, value in recipe.environment.items()})
-    for name in STACK_VERSIONS:
-        values.pop(name, None)
-        if name in known:
-            values[name] = known[name]
-    return values
+def _defect(id_: str, entry: Mapping[str, Any]) -> Defect:
+    stack = {"stack": tuple(entry["stack"])} if "stack" in entry else {}
+    return Defect(id=id_, **{**entry, **stack, "when": compile_expression(entry["when"])})
 
 
 def active(values: Mapping[str, Any]) -> tuple[list[Defect], list[tuple[Defect, str]]]:
-    """The defects active under ``values``, and those left open because a fact is unknown, with its name."""
+    """The defects active under ``values``, and those left open because a fact is unknown, with its name.
+
+    Args:
+        values: as `attune_lab.gate.facts` gives them.
+    """
     found, unknown = [], []
     for defect in defects():
         try:
-            if defect.when.evaluate(values):
+            if defect.concerns(values) and defect.when.evaluate(values):
                 found.append(defect)
         except UnknownName as error:
             unknown.append((defect, error.name))

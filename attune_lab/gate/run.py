@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attune_lab.contracts import UserError
-from attune_lab.gate import configuration, convergence
-from attune_lab.gate.curve import Curve
-from attune_lab.gate.curves_io import read_curve
-from attune_lab.gate.verdict import Verdict, judge
+from attune_lab.gate import configuration, convergence, evidence
+from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
+from attune_lab.gate.run_files import Run, read_run, read_twins
+from attune_lab.gate.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
     from simulator.hardware import ClusterSpec
-
-RECIPE_SUFFIXES = (".sh", ".yaml", ".yml")
 
 
 def run_gate(baseline: str, candidate: str, twins: Sequence[str] = (), approvals: Collection[str] = ()) -> Verdict:
@@ -26,36 +22,57 @@ def run_gate(baseline: str, candidate: str, twins: Sequence[str] = (), approvals
 
     Args:
         baseline, candidate: a run folder, a log, a CSV, or ``recipe,log``; the settings are compared when both
-            have a recipe (in a run folder: its only ``.sh`` or ``.yaml``).
-        twins: curves of repeats or legitimate variants of the baseline.
+            have a recipe (in a run folder: its only ``.sh`` or ``.yaml``), signals when a folder has ``signals.json``.
+        twins: repeats or legitimate variants of the baseline, or folders of their run folders.
         approvals: settings whose change of numerics is accepted, e.g. ``fp8``.
 
     Raises:
         UserError: a file cannot be read as what it should be.
     """
-    (old, old_curve), (new, new_curve) = _read(baseline), _read(candidate)
-    repeats = [_read(twin)[1] for twin in twins]
-    if old is None or new is None:
-        return judge(None, convergence.check(old_curve, new_curve, repeats))
-    settings = configuration.check(old, new, cluster=_smallest_cluster(old, new), approvals=approvals)
+    return compare_runs(read_run(baseline), read_run(candidate), read_twins(twins), approvals)
+
+
+def compare_runs(baseline: Run, candidate: Run, twins: Sequence[Run] = (), approvals: Collection[str] = ()) -> Verdict:
+    """The verdict on two runs that have been read.
+
+    Raises:
+        UserError: no cluster fits both recipes, or one of them has no effective settings.
+    """
+    change, allowance, settings = None, NO_ALLOWANCE, None
+    if baseline.recipe is not None and candidate.recipe is not None:
+        cluster = _smallest_cluster(baseline.recipe, candidate.recipe)
+        found = configuration.check(baseline.recipe, candidate.recipe, cluster=cluster, approvals=approvals)
+        change, allowance, settings = found.change, found.allowance, found.checks
+    curves = [twin.curve for twin in twins]
     return judge(
-        settings.checks,
-        convergence.check(old_curve, new_curve, repeats, change=settings.change, allowance=settings.allowance),
+        settings,
+        convergence.check(baseline.curve, candidate.curve, curves, change=change, allowance=allowance),
+        _signals(baseline, candidate, twins, change=change, allowance=allowance, approvals=approvals),
     )
 
 
-def _read(text: str) -> tuple[Recipe | None, Curve]:
-    """Recipe, where there is one, and curve of one argument."""
-    from attune_lab.recipe.files import load
-
-    recipe_text, comma, curve_text = text.rpartition(",")
-    if comma and not os.path.exists(text):
-        return load(recipe_text).recipe, read_curve(curve_text)
-    path = Path(text)
-    recipes = [file for file in sorted(path.iterdir()) if file.suffix in RECIPE_SUFFIXES] if os.path.isdir(path) else []
-    if len(recipes) > 1:
-        raise UserError(f"{path}: holds several recipes; name one as recipe,log.")
-    return (load(str(recipes[0])).recipe if recipes else None), read_curve(path)
+def _signals(
+    baseline: Run,
+    candidate: Run,
+    twins: Sequence[Run],
+    *,
+    change: Change | None,
+    allowance: Band,
+    approvals: Collection[str],
+) -> list[Check]:
+    """The checks of what the runs recorded inside, or what is missing for them."""
+    if baseline.signals is None and candidate.signals is None:
+        return [Check("signals", "skipped", "Neither run recorded signals: losses and logged norms decide alone.")]
+    if candidate.signals is None:
+        reason = "The baseline recorded signals, the candidate did not: record them in both."
+        return [Check("signals", "inconclusive", reason)]
+    if baseline.signals is None:
+        alone = evidence.check_alone(candidate.signals)
+        return [*alone, Check("signals", "skipped", "The baseline recorded no signals to compare with.")]
+    others = [twin.signals for twin in twins if twin.signals is not None]
+    return evidence.check(
+        baseline.signals, candidate.signals, others, change=change, allowance=allowance, approvals=approvals
+    )
 
 
 def _smallest_cluster(*recipes: Recipe) -> ClusterSpec:

@@ -8,6 +8,12 @@ from typing import Any, Literal
 
 Outcome = Literal["pass", "reject", "inconclusive", "skipped"]
 
+OUTCOMES: tuple[Outcome, ...] = ("reject", "inconclusive", "pass", "skipped")
+"""The worst first."""
+
+MEASURED = ("value", "difference", "mean", "ratio")
+"""Names a measured figure may have; its limit is called ``limit``."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -27,6 +33,11 @@ class Check:
     figures: Mapping[str, float] = field(default_factory=dict)
     family: str = ""
 
+    @property
+    def measured(self) -> float | None:
+        """The figure that was held against the limit; None where the check measured none."""
+        return next((value for key, value in self.figures.items() if key in MEASURED), None)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -36,26 +47,42 @@ class Verdict:
     reasons: tuple[str, ...]
     checks: tuple[Check, ...]
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Likely kinds of fault of the checks that decided, the strongest first."""
+        found = (check.family for check in self.checks if check.outcome == self.verdict != "pass" and check.family)
+        return tuple(dict.fromkeys(found))
+
+    def sorted_checks(self) -> list[Check]:
+        """The checks, those that speak against the candidate first."""
+        return sorted(self.checks, key=lambda check: OUTCOMES.index(check.outcome))
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON-ready form."""
         checks = [{**asdict(c), "figures": dict(c.figures)} for c in self.checks]
         return {"verdict": self.verdict, "reasons": list(self.reasons), "checks": checks}
 
 
-def judge(configuration: Iterable[Check] | None, convergence: Iterable[Check] | None) -> Verdict:
-    """The verdict over both checks: any reject rejects, else anything open leaves it inconclusive.
+def judge(
+    configuration: Iterable[Check] | None, convergence: Iterable[Check] | None, evidence: Iterable[Check] = ()
+) -> Verdict:
+    """The verdict over all checks: any reject rejects, else anything open leaves it inconclusive.
+
+    Checks and reasons stand in order of strength: what settings say is certain, signals name the place of a fault, a
+    loss says only that there is one.
 
     Args:
         configuration: checks of the settings; None when not both recipes are known (the curves decide alone).
         convergence: checks of the curves; None when nothing was run, which is never a pass.
+        evidence: checks of signals from inside the runs, where they recorded any.
     """
-    checks = [*(configuration or ()), *(convergence or ())]
+    checks = [*(configuration or ()), *evidence, *(convergence or ())]
     if convergence is None:
         checks.append(Check("convergence", "inconclusive", "No training runs were compared."))
-    if configuration is None:
+    if not any(check.name.startswith("configuration") for check in checks):
         checks.append(Check("configuration", "pass", "Not compared: not both runs came with a recipe."))
-    for outcome in ("reject", "inconclusive"):
+    for outcome in OUTCOMES[:2]:
         reasons = tuple(c.reason for c in checks if c.outcome == outcome)
         if reasons:
             return Verdict(outcome, reasons, tuple(checks))
-    return Verdict("pass", tuple(c.reason for c in checks), tuple(checks))
+    return Verdict("pass", tuple(c.reason for c in checks if c.outcome == "pass"), tuple(checks))

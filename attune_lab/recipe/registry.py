@@ -50,7 +50,6 @@ class Setting:
         direction: which changes are allowed; with ``towards_fp32``, raising the precision (true, larger, a wider
             type) is free and lowering it needs approval.
         why, allowed: the same for a person, with the conditions.
-        faults: ids of known defects that make the setting unsafe in some versions.
         choices: legal values of an ``enum``, legal items of a ``list``; empty for any.
     """
 
@@ -63,7 +62,6 @@ class Setting:
     direction: Direction
     why: str
     allowed: str
-    faults: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
 
     @property
@@ -117,7 +115,6 @@ def _setting(key: str, entry: Mapping[str, Any]) -> Setting:
         direction=entry["direction"],
         why=entry["why"],
         allowed=entry["allowed"],
-        faults=tuple(entry.get("faults", ())),
         choices=tuple(entry.get("choices", ())),
     )
 

@@ -41,7 +41,9 @@ class StepSignals(_Record):
     unchanged: Mapping[str, float] = Field(default={}, description="share of the weights the update left as they were")
     clip_factor: float | None = Field(default=None, description="gradient given to the optimizer / gradient reduced")
     replicas: tuple[str, ...] = Field(default=(), description="'GROUP: parameter' where copies differ after the step")
-    stale: tuple[str, ...] = Field(default=(), description="parameters whose value in the forward is not the stored one")
+    stale: tuple[str, ...] = Field(
+        default=(), description="parameters whose value in the forward is not the stored one"
+    )
     expert_load: Mapping[str, tuple[int, ...]] = Field(default={}, description="tokens per expert, by layer")
     dropped: int = Field(default=0, description="token-expert pairs routed and not computed")
     aux_loss: Mapping[str, float] = Field(default={}, description="auxiliary losses recomputed, by the log's names")

@@ -53,7 +53,7 @@ class TrainerConfig(BaseModel):
     etp: int = Field(default=1, ge=1)
     dp: int = Field(default=1, ge=1)
     sequence_parallel: bool = False
-    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    schedule: Literal["1f1b", "gpipe"] = Field(default="1f1b", description="interleaved where vpp is above 1")
     cp_comm_type: Literal["all_gather", "a2a"] = "all_gather"
     dispatcher: Literal["alltoall", "allgather"] = "alltoall"
     grouped_gemm: bool = False
@@ -91,6 +91,7 @@ class TrainerConfig(BaseModel):
     adam_beta2: float = 0.95
     adam_eps: float = 1e-8
     weight_decay: float = 0.1
+    decoupled_lr: float | None = Field(default=None, description="learning rate of embedding and head")
     clip_grad: float = 1.0
     use_distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
@@ -130,12 +131,11 @@ class TrainerConfig(BaseModel):
             (any(n % self.tp for n in (self.ffn, self.vocab_size)), "ffn and vocab_size must be multiples of tp"),
             (self.shared_expert_size % self.tp > 0, "shared_expert_size must be a multiple of tp"),
             (self.num_layers % stages > 0, "num_layers must be a multiple of pp * vpp"),
-            (self.vpp > 1 and self.schedule != "interleaved", "vpp above 1 needs schedule: interleaved"),
-            (self.schedule == "interleaved" and self.pp == 1, "schedule interleaved needs pp above 1"),
+            (self.vpp > 1 and self.pp == 1, "vpp above 1 needs pp above 1"),
             (self.gbs % (self.mbs * self.dp) > 0, "gbs must be a multiple of mbs * dp"),
             (
-                self.schedule == "interleaved" and self.gbs // (self.mbs * self.dp) % self.pp > 0,
-                "schedule interleaved needs a number of micro-batches that is a multiple of pp",
+                self.vpp > 1 and self.gbs // (self.mbs * self.dp) % self.pp > 0,
+                "vpp above 1 needs a number of micro-batches that is a multiple of pp",
             ),
             (self.seq_len % (2 * self.cp) > 0, "seq_len must be a multiple of 2 * cp"),
             (self.sequence_parallel and self.tp == 1, "sequence_parallel needs tp above 1"),
@@ -147,6 +147,10 @@ class TrainerConfig(BaseModel):
             (moe and self.topk > self.num_experts, "topk exceeds num_experts"),
             (moe and self.moe_ffn % self.etp > 0, "moe_ffn must be a multiple of etp"),
             (self.tp * self.cp * self.dp % (self.ep * self.etp) > 0, "ep * etp must divide tp * cp * dp"),
+            (moe and self.add_bias_linear and self.etp > 1, "add_bias_linear in experts needs etp: 1"),
+            (self.softmax_type == "learnable" and self.attention_backend != "unfused",
+             "softmax_type: learnable needs attention_backend: unfused"),
+            (self.capacity_factor is not None and self.capacity_factor <= 0, "capacity_factor must be positive"),
             (self.overlap_param_gather and not self.use_distributed_optimizer,
              "overlap_param_gather needs use_distributed_optimizer"),
         ]  # fmt: skip

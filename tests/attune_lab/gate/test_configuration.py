@@ -4,7 +4,6 @@ import pytest
 
 from attune_lab.gate import Change, judge
 from attune_lab.gate.configuration import check
-from attune_lab.gate.defects import defects
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.registry import registry
 from simulator.hardware import parse_cluster
@@ -182,10 +181,3 @@ def test_an_unknown_version_is_a_question_only_where_it_matters():
     assert outcome({"overlap_param_gather": False}, baseline=nameless) == "pass"
     assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless) == "inconclusive"
     assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless, versions={"mcore": "0.19.1"}) == "pass"
-
-
-def test_predicates_speak_the_vocabulary():
-    known = set(registry()) | {"mcore", "te", "num_microbatches", "env_TORCH_NCCL_AVOID_RECORD_STREAMS"}
-    for defect in defects():
-        assert defect.when.names <= known, defect.id
-        assert set(defect.effect) <= {"step_1", "bias", "grad_norm", "diverges_at", "reported"}

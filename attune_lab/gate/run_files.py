@@ -1,0 +1,75 @@
+"""What a user names as a run: a folder, a log, a CSV, or recipe and log; and what is found there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attune_lab.contracts import UserError
+from attune_lab.gate.curve import Curve
+from attune_lab.gate.curves_io import read_curve
+from attune_lab.signals.schema import FILE_NAME, Signals, read_signals
+
+if TYPE_CHECKING:
+    from attune_lab.recipe import Recipe
+
+RECIPE_SUFFIXES = (".sh", ".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as the gate sees it.
+
+    Attributes:
+        name: as the user wrote it.
+        curve: losses, and gradient norms where they were logged.
+        recipe: None where no recipe stands beside the curve.
+        signals: None where the run recorded none.
+    """
+
+    name: str
+    curve: Curve
+    recipe: Recipe | None = None
+    signals: Signals | None = None
+
+
+def read_run(text: str) -> Run:
+    """The run in a folder (one curve, at most one recipe, ``signals.json`` if there), a log, a CSV or ``recipe,log``.
+
+    Raises:
+        UserError: nothing there, or nothing that is a run.
+    """
+    from attune_lab.recipe.files import load
+
+    recipe, comma, curve = text.rpartition(",")
+    if comma and not os.path.exists(text):
+        return Run(text, read_curve(curve), load(recipe).recipe)
+    path = Path(text)
+    if not os.path.isdir(path):
+        return Run(text, read_curve(path))
+    recipes = [file for file in sorted(path.iterdir()) if file.suffix in RECIPE_SUFFIXES]
+    if len(recipes) > 1:
+        raise UserError(f"{path}: holds several recipes; name one as recipe,log.")
+    found = load(str(recipes[0])).recipe if recipes else None
+    signals = path / FILE_NAME
+    return Run(text, read_curve(path), found, read_signals(signals) if signals.is_file() else None)
+
+
+def read_twins(texts: Iterable[str]) -> list[Run]:
+    """The runs that calibrate: each text names one, or a folder of run folders that are all taken.
+
+    Raises:
+        UserError: one of them is no run.
+    """
+    return [read_run(name) for text in texts for name in _folders(text) or [text]]
+
+
+def _folders(text: str) -> list[str]:
+    """The run folders in a folder that holds folders alone."""
+    if not os.path.isdir(text):
+        return []
+    entries = sorted(Path(text).iterdir())
+    return [str(entry) for entry in entries] if all(entry.is_dir() for entry in entries) else []

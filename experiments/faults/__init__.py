@@ -1,0 +1,1 @@
+"""Real training with real faults: what the gate catches, and what it leaves alone."""
