@@ -1,22 +1,19 @@
 """Runs Megatron-Core on CPU ranks: its model, DDP, optimizers and schedules, with CUDA's calls answered by the CPU.
 
-Each rank is a process. It trains a small MoE model for a few steps under the hooks, once for each layout it is given,
-from weights and batches that do not depend on the layout.
+It trains a small MoE model for a few steps under the hooks, from weights and batches that do not depend on the layout.
 """
 
 import contextlib
 import hashlib
 import itertools
-import multiprocessing
 from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
-from attune_lab.signals import Signals, read_signals
+from attune_lab.signals import Signals
 from attune_lab.signals.megatron import recording
 from attune_lab.signals.megatron_layout import megatron_groups, shares_of
 
@@ -44,36 +41,30 @@ class _Norm(torch.nn.LayerNorm):
             parameter.sequence_parallel = config.sequence_parallel
 
 
-def run_layouts(world_size: int, layouts: dict[str, dict], folder: Path) -> dict[str, Signals]:
-    """The signals of each layout by name, recorded by ``world_size`` ranks."""
-    folder.mkdir()
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=_rank, args=(r, world_size, layouts, folder)) for r in range(world_size)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    assert [process.exitcode for process in ranks] == [0] * world_size
-    return {name: read_signals(folder / f"{name}.json") for name in layouts}
+def train(rank: int, world_size: int, layout: dict, out: Path) -> None:
+    """Trains on this rank of a process group and writes the signals to ``out``.
 
-
-def _rank(rank: int, world_size: int, layouts: dict[str, dict], folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
+    Args:
+        rank, world_size: of the group.
+        layout: sizes by axis (``tp``, ``pp``, ``cp``, ``ep``, ``etp``); ``sharded``: by the distributed optimizer;
+            ``overlap``: of reductions and gathers; ``bf16``; ``tied``: head and embedding; ``aux``: coefficient of the
+            balancing loss; ``spoiled``: one weight of the last rank changes after the first step.
+        out: path of the signals file.
+    """
     with _cuda_on_cpu():
         from megatron.core import parallel_state
 
-        for name, layout in layouts.items():
-            parallel_state.initialize_model_parallel(
-                layout.get("tp", 1),
-                layout.get("pp", 1),
-                context_parallel_size=layout.get("cp", 1),
-                expert_model_parallel_size=layout.get("ep", 1),
-                expert_tensor_parallel_size=layout.get("etp", 1),
-            )
-            _train(layout, folder / f"{name}.json")
+        parallel_state.initialize_model_parallel(
+            layout.get("tp", 1),
+            layout.get("pp", 1),
+            context_parallel_size=layout.get("cp", 1),
+            expert_model_parallel_size=layout.get("ep", 1),
+            expert_tensor_parallel_size=layout.get("etp", 1),
+        )
+        try:
+            _train(layout, out, last=rank == world_size - 1)
+        finally:
             parallel_state.destroy_model_parallel()
-    dist.destroy_process_group()
 
 
 @contextlib.contextmanager
@@ -96,7 +87,7 @@ def _cuda_on_cpu():
         yield
 
 
-def _train(layout: dict, out: Path) -> None:
+def _train(layout: dict, out: Path, *, last: bool) -> None:
     from megatron.core import parallel_state
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -112,7 +103,7 @@ def _train(layout: dict, out: Path) -> None:
 
     with recording(model, optimizer, out, last=STEPS) as recorder:
         batches = _batches(parallel_state.get_data_parallel_rank(), replicas)
-        for _ in range(STEPS):
+        for step in range(1, STEPS + 1):
             model[0].zero_grad_buffer()
             optimizer.zero_grad()
             get_forward_backward_func()(
@@ -120,6 +111,8 @@ def _train(layout: dict, out: Path) -> None:
                 num_microbatches=SEQUENCES // 2 // replicas, seq_length=LENGTH, micro_batch_size=2, forward_only=False,
             )  # fmt: skip
             optimizer.step()
+            if layout.get("spoiled") and last and step == 1:
+                next(model[0].parameters()).data[0] += 1.0
 
 
 def _build(layout: dict):

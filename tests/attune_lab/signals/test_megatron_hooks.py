@@ -4,64 +4,60 @@ import math
 
 import pytest
 
-from attune_lab.signals import group_of
+from attune_lab.signals import group_of, read_signals
 from attune_lab.signals.megatron_layout import renamed
-from tests.attune_lab.signals.megatron_on_cpu import paired, run_layouts, sketch_error
+from attune_lab.trainer.pool import RankPool
+from tests.attune_lab.signals import megatron_on_cpu
+from tests.attune_lab.signals.megatron_on_cpu import paired, sketch_error
 
-LEGITIMATE = {
-    2: {
-        "data parallel": {},
-        "not sharded": {"sharded": False},
-        "experts over ranks": {"ep": 2},
-        "tensor and expert parallel": {"tp": 2, "ep": 2},
-        "expert tensor parallel": {"tp": 2, "etp": 2},
-        "pipeline": {"pp": 2},
-    },
-    4: {"three ways": {"tp": 2, "pp": 2, "ep": 2}, "tensor and data": {"tp": 2, "ep": 2, "sharded": False}},
+LAYOUTS = {
+    "alone": (1, {}),
+    "alone, balanced": (1, {"aux": 0.1}),
+    "alone, tied": (1, {"tied": True}),
+    "data parallel": (2, {}),
+    "not sharded": (2, {"sharded": False}),
+    "experts over ranks": (2, {"ep": 2}),
+    "expert tensor parallel": (2, {"tp": 2, "etp": 2}),
+    "tied pipeline": (2, {"pp": 2, "tied": True}),
+    "three ways": (4, {"tp": 2, "pp": 2, "ep": 2}),
+    "tensor and data parallel": (4, {"tp": 2, "ep": 2, "sharded": False}),
+    "overlapped": (2, {"bf16": True, "overlap": True}),
+    "spoiled": (2, {"spoiled": True}),
+    "attribute lost": (2, {"tp": 2}),
+    "balanced": (2, {"tp": 2, "ep": 2, "aux": 0.1}),
 }
+"""Ranks and settings of the runs."""
+
+EXACT = ("tokens", "sequences", "samples", "labels", "positions", "replicas", "stale", "dropped", "skipped")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Signals by layout; one process group for each number of ranks."""
+    """The signals of every run, by its name."""
     pytest.importorskip("megatron.core")
-    folder = tmp_path_factory.mktemp("megatron")
-    return {
-        **run_layouts(1, {"alone": {}, "alone, balanced": {"aux": 0.1}, "alone, tied": {"tied": True}}, folder / "1"),
-        **run_layouts(
-            2,
-            LEGITIMATE[2]
-            | {
-                "tied pipeline": {"pp": 2, "tied": True},
-                "overlap": {"bf16": True, "overlap": True},
-                "lost attribute": {"tp": 2},
-                "balanced": {"tp": 2, "ep": 2, "aux": 0.1},
-            },
-            folder / "2",
-        ),
-        **run_layouts(4, LEGITIMATE[4], folder / "4"),
-    }
+    folder, found = tmp_path_factory.mktemp("megatron"), {}
+    with RankPool(4) as pool:
+        for name, (ranks, layout) in LAYOUTS.items():
+            pool.run(megatron_on_cpu.train, layout, folder / name, world_size=ranks)
+            found[name] = read_signals(folder / name)
+    return found
 
 
-LAYOUTS = [name for layouts in LEGITIMATE.values() for name in layouts]
-
-
-@pytest.mark.parametrize(("reference", "layout"), [*(("alone", x) for x in LAYOUTS), ("alone, tied", "tied pipeline")])
+@pytest.mark.parametrize(
+    ("reference", "layout"),
+    [
+        ("alone", "data parallel"),
+        ("alone", "not sharded"),
+        ("alone", "experts over ranks"),
+        ("alone", "expert tensor parallel"),
+        ("alone", "three ways"),
+        ("alone", "tensor and data parallel"),
+        ("alone, tied", "tied pipeline"),
+    ],
+)
 def test_every_layout_gives_the_signals_of_one_rank(runs, reference, layout):
     for one, other in paired(runs[reference], runs[layout]):
-        exact = (
-            "step",
-            "tokens",
-            "sequences",
-            "samples",
-            "labels",
-            "positions",
-            "replicas",
-            "stale",
-            "dropped",
-            "skipped",
-        )
-        assert [getattr(one, f) for f in exact] == [getattr(other, f) for f in exact]
+        assert [getattr(one, f) for f in EXACT] == [getattr(other, f) for f in EXACT]
         assert (one.replicas, one.stale, one.dropped, one.skipped) == ((), (), 0, False)
         assert other.loss == pytest.approx(one.loss, rel=1e-6)
         assert other.clip_factor == pytest.approx(one.clip_factor, rel=1e-5)
@@ -81,7 +77,14 @@ def test_norms_are_those_that_megatron_logs(runs):
 
 
 def test_overlapped_gathers_leave_no_stale_weights_or_differing_copies(runs):
-    assert [(s.stale, s.replicas) for s in runs["overlap"].steps] == [((), ())] * 3
+    assert [(s.stale, s.replicas) for s in runs["overlapped"].steps] == [((), ())] * 3
+
+
+def test_a_weight_changed_on_one_rank_is_seen_as_differing_copy_and_as_stale(runs):
+    first, second, _ = runs["spoiled"].steps
+    assert first.replicas == ("dp: embedding.weight",)
+    assert first.stale == ()
+    assert second.stale == ("embedding.weight",)
 
 
 def test_experts_whose_gradients_the_stack_leaves_in_parts_are_seen(runs):
@@ -91,7 +94,7 @@ def test_experts_whose_gradients_the_stack_leaves_in_parts_are_seen(runs):
 
     Source: NVIDIA/Megatron-LM#5916.
     """
-    one, other = runs["alone"].steps[0], runs["lost attribute"].steps[0]
+    one, other = runs["alone"].steps[0], runs["attribute lost"].steps[0]
     assert other.loss == pytest.approx(one.loss, rel=1e-6)
     wrong = {group_of(name) for name, error in sketch_error(one, other).items() if error > 0.01}
     assert wrong == {"experts"}
