@@ -107,7 +107,7 @@ def _comparisons(pairs: Sequence[Pair], floors: Floors, candidate: Signals) -> I
         return
     yield from gradients.check(same[0], floors, candidate.effective)
     yield from dynamics.first_step(same[0], floors)
-    yield from gradients.later(same[1:], floors, candidate.effective)
+    yield from gradients.later(same, floors, candidate.effective)
     yield from dynamics.over_time(same, floors)
 
 

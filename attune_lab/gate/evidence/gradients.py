@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attune_lab.gate.evidence.bands import LATER, Deviation, Floors, Pair, as_change, deviations, log_ratio
+from attune_lab.gate.evidence.bands import Deviation, Floors, Pair, as_change, deviations, growth, log_ratio
 from attune_lab.gate.evidence.families import Family, factor_name, family_of
 from attune_lab.gate.evidence.invariants import shown, total_norm
 from attune_lab.gate.verdict import Check
@@ -42,8 +42,10 @@ def check(pair: Pair, floors: Floors, settings: Mapping[str, Any]) -> Iterator[C
 
 
 def later(pairs: Sequence[Pair], floors: Floors, settings: Mapping[str, Any]) -> Iterator[Check]:
-    """The check of the groups' norms at later steps: the first one outside, or the farthest inside."""
-    found = [(_Found(deviations(group_norms, pair, LATER * floors.norm), ()), pair) for pair in pairs]
+    """The check of the groups' norms after the first step: the first one outside, or the farthest inside."""
+    found = [
+        (_Found(deviations(group_norms, pair, growth(pair, pairs[0]) * floors.norm), ()), pair) for pair in pairs[1:]
+    ]
     found = [(each, pair) for each, pair in found if each.groups]
     if found:
         outside = [(each, pair) for each, pair in found if each.first is not None]
