@@ -52,6 +52,12 @@ def check(
     return [*checks, _cost(candidate)]
 
 
+def same_start(baseline: Signals, candidate: Signals) -> bool:
+    """Whether both runs recorded equal weights before one and the same update."""
+    pairs = pairs_of(baseline, candidate, ())
+    return bool(pairs and pairs[0].baseline.weight_norm) and dynamics.other_start(pairs[0]) is None
+
+
 def _settings(baseline: Signals, candidate: Signals, approvals: Collection[str]) -> list[Check]:
     """The checks of the settings in force, where both runs recorded them."""
     if not baseline.effective or not candidate.effective:
