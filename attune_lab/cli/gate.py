@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from attune_lab.gate.verdict import Verdict
 
 COLOURS = {"reject": "red", "inconclusive": "yellow", "pass": "green", "skipped": "dim"}
-"""Of outcomes, in the order in which checks are listed."""
 
 
 def gate(
@@ -73,7 +72,7 @@ def _render(console: Console, verdict: Verdict) -> None:
     drawn.expand, drawn.columns[-1].ratio = True, 1
     for column in drawn.columns:
         column.no_wrap, column.overflow = True, "ellipsis"  # the page has the whole sentences
-    for check in sorted(verdict.checks, key=lambda check: list(COLOURS).index(check.outcome)):
+    for check in verdict.sorted_checks():
         outcome, limit = f"[{COLOURS[check.outcome]}]{check.outcome}[/]", check.figures.get("limit")
         drawn.add_row(outcome, escape(check.name), _shown(check.measured), _shown(limit), escape(check.reason))
     console.print(drawn)

@@ -47,12 +47,18 @@ def compare_runs(baseline: Run, candidate: Run, twins: Sequence[Run] = (), appro
     return judge(
         settings,
         convergence.check(baseline.curve, candidate.curve, curves, change=change, allowance=allowance),
-        _signals(baseline, candidate, twins, change, allowance),
+        _signals(baseline, candidate, twins, change=change, allowance=allowance, approvals=approvals),
     )
 
 
 def _signals(
-    baseline: Run, candidate: Run, twins: Sequence[Run], change: Change | None, allowance: Band
+    baseline: Run,
+    candidate: Run,
+    twins: Sequence[Run],
+    *,
+    change: Change | None,
+    allowance: Band,
+    approvals: Collection[str],
 ) -> list[Check]:
     """The checks of what the runs recorded inside, or what is missing for them."""
     if baseline.signals is None and candidate.signals is None:
@@ -64,7 +70,9 @@ def _signals(
         alone = evidence.check_alone(candidate.signals)
         return [*alone, Check("signals", "skipped", "The baseline recorded no signals to compare with.")]
     others = [twin.signals for twin in twins if twin.signals is not None]
-    return evidence.check(baseline.signals, candidate.signals, others, change=change, allowance=allowance)
+    return evidence.check(
+        baseline.signals, candidate.signals, others, change=change, allowance=allowance, approvals=approvals
+    )
 
 
 def _smallest_cluster(*recipes: Recipe) -> ClusterSpec:

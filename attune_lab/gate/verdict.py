@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 Outcome = Literal["pass", "reject", "inconclusive", "skipped"]
 
+OUTCOMES: tuple[Outcome, ...] = ("reject", "inconclusive", "pass", "skipped")
+"""The worst first."""
+
 MEASURED = ("value", "difference", "mean", "ratio")
 """Names a measured figure may have; its limit is called ``limit``."""
 
@@ -50,6 +53,10 @@ class Verdict:
         found = (check.family for check in self.checks if check.outcome == self.verdict != "pass" and check.family)
         return tuple(dict.fromkeys(found))
 
+    def sorted_checks(self) -> list[Check]:
+        """The checks, those that speak against the candidate first."""
+        return sorted(self.checks, key=lambda check: OUTCOMES.index(check.outcome))
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON-ready form."""
         checks = [{**asdict(c), "figures": dict(c.figures)} for c in self.checks]
@@ -72,9 +79,9 @@ def judge(
     checks = [*(configuration or ()), *evidence, *(convergence or ())]
     if convergence is None:
         checks.append(Check("convergence", "inconclusive", "No training runs were compared."))
-    if configuration is None:
+    if not any(check.name.startswith("configuration") for check in checks):
         checks.append(Check("configuration", "pass", "Not compared: not both runs came with a recipe."))
-    for outcome in ("reject", "inconclusive"):
+    for outcome in OUTCOMES[:2]:
         reasons = tuple(c.reason for c in checks if c.outcome == outcome)
         if reasons:
             return Verdict(outcome, reasons, tuple(checks))

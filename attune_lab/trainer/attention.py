@@ -49,7 +49,7 @@ class Attention(nn.Module):
         x = into_columns(x, context)
         head = context.config.hidden // context.config.heads
         query, key, value = (
-            linear(x, weight, context, bias).unflatten(-1, (-1, head))
+            split_heads(linear(x, weight, context, bias), head)
             for weight, bias in ((self.query, self.query_bias), (self.key, None), (self.value, None))
         )
         if self.query_norm is not None and self.key_norm is not None:
@@ -58,6 +58,11 @@ class Attention(nn.Module):
         query, key = rotated(query, context), rotated(key, context)
         mixed = recomputed(over_context, query, key, value, self.sink, context, when="selective", config=context.config)
         return add_bias(out_of_rows(linear(mixed.flatten(2), self.output, context), context), self.output_bias)
+
+
+def split_heads(x: Tensor, head: int) -> Tensor:
+    """(S, B, heads x head) to (S, B, heads, head)."""
+    return x.view(*x.shape[:-1], -1, head)
 
 
 @injection_point
@@ -73,8 +78,8 @@ def over_context(query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     """Attention of the own queries over the whole sequence; (S / cp, B, heads, head) in and out."""
     cp = context.mesh.cp
     if context.config.cp_comm_type == "a2a":
-        whole = (heads_for_sequence(t, cp) for t in (query, key, value))
-        return sequence_for_heads(core(*whole, own_heads(sink, cp), context), cp)
+        query, key, value = (heads_for_sequence(t, cp) for t in (query, key, value))
+        return sequence_for_heads(core(query, key, value, own_heads(sink, cp), context), cp)
     return core(query, whole_sequence(key, cp), whole_sequence(value, cp), sink, context)
 
 
@@ -141,7 +146,8 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, scale: float, sin
     """Blocks of keys with a running maximum. **Source:** arXiv 2205.14135 (FlashAttention), algorithm 1."""
     highest = torch.full((*q.shape[:3], 1), -torch.inf)
     total, mixed = torch.zeros_like(highest), torch.zeros(q.shape)
-    for keys, values, seen in zip(k.split(CHUNK, 2), v.split(CHUNK, 2), allowed.split(CHUNK, 3), strict=True):
+    blocks = torch.split(k, CHUNK, 2), torch.split(v, CHUNK, 2), torch.split(allowed, CHUNK, 3)
+    for keys, values, seen in zip(*blocks, strict=True):
         scores = _scores(q, keys, seen, scale)
         now = torch.maximum(highest, scores.detach().amax(-1, keepdim=True))
         safe = now.masked_fill(now.isinf(), 0.0)  # a query that has seen no key yet

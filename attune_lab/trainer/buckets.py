@@ -63,7 +63,7 @@ class Bucket:
             flat = self.weights[member.start : member.end]
             flat.copy_(member.parameter.detach().flatten())
             member.parameter.data = flat.view(member.parameter.shape)
-            member.parameter.register_post_accumulate_grad_hook(self._hook(member))
+            member.parameter.register_post_accumulate_grad_hook(self._hook(member))  # type: ignore[no-untyped-call]
 
     def zero(self, microbatches: int) -> None:
         """Starts a step of so many micro-batches."""
@@ -133,9 +133,12 @@ def reduce_gradients(grads: Tensor, reduced: Tensor, axis: Axis) -> dist.Work | 
         if not whole:
             reduced.copy_(grads)
         return None
+    work: dist.Work
     if whole:
-        return dist.all_reduce(grads, group=axis.group, async_op=True)
-    return dist.reduce_scatter_single(reduced, grads, group=axis.group, async_op=True)
+        work = dist.all_reduce(grads, group=axis.group, async_op=True)
+    else:
+        work = dist.reduce_scatter_single(reduced, grads, group=axis.group, async_op=True)
+    return work
 
 
 @injection_point
@@ -143,7 +146,8 @@ def gather_weights(weights: Tensor, own: slice, axis: Axis) -> dist.Work | None:
     """Begins to collect the replicas' slices of updated weights."""
     if axis.size == 1:
         return None
-    return dist.all_gather_single(weights, weights[own].clone(), group=axis.group, async_op=True)
+    work: dist.Work = dist.all_gather_single(weights, weights[own].clone(), group=axis.group, async_op=True)
+    return work
 
 
 def make_buckets(chunks: Sequence[Chunk], config: TrainerConfig, mesh: Mesh) -> list[Bucket]:

@@ -47,7 +47,7 @@ class _Copy(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return all_reduce(grad, ctx.axis), None
 
 
@@ -57,7 +57,7 @@ class _Reduce(torch.autograd.Function):
         return all_reduce(x, axis)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
 
@@ -68,7 +68,7 @@ class _Gather(torch.autograd.Function):
         return all_gather(x, axis)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return reduce_scatter(grad, ctx.axis), None
 
 
@@ -79,7 +79,7 @@ class _Scatter(torch.autograd.Function):
         return reduce_scatter(x, axis)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return all_gather(grad, ctx.axis), None
 
 
@@ -90,7 +90,7 @@ class _AllToAll(torch.autograd.Function):
         return exchange(x, axis, received, sent)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return exchange(grad, ctx.axis, *ctx.splits), None, None, None
 
 

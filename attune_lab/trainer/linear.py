@@ -56,7 +56,7 @@ class _Rounded(torch.autograd.Function):
         return x.view_as(x) if axis is None else quantised(x, amax(x, axis))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return (quantised_gradient(grad) if ctx.back else grad), None
 
 

@@ -69,7 +69,7 @@ class _Fused(torch.autograd.Function):
         return sums[0].log() - sums[1]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         softmax, labels = ctx.saved_tensors
         local = labels - ctx.tp.rank * softmax.shape[-1]
         inside = (local >= 0) & (local < softmax.shape[-1])

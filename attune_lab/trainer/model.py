@@ -167,7 +167,9 @@ class Chunk(nn.Module):
 
     def _mtp(self, trunk: Tensor, context: Context) -> Tensor:
         """Sum of the MTP losses of the own tokens."""
-        assert self.mtp is not None and self.embedding is not None and self.head is not None
+        assert self.mtp is not None
+        assert self.embedding is not None
+        assert self.head is not None
         following = embedded(context.batch.next_tokens, self.embedding, context)
         hidden = self.mtp(mtp_trunk(trunk), following, context)
         losses = token_losses(hidden, self.head, context.batch.next_labels, context)

@@ -73,7 +73,7 @@ class Experts(nn.Module):
 
 def _one_by_one(x: Tensor, counts: list[int], gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     outputs = []
-    for rows, g, u, d in zip(x.split(counts), gate, up, down, strict=True):
+    for rows, g, u, d in zip(torch.split(x, counts), gate, up, down, strict=True):
         outputs.append(F.linear(F.silu(F.linear(rows, g)) * F.linear(rows, u), d))
     return torch.cat(outputs)
 
@@ -81,7 +81,7 @@ def _one_by_one(x: Tensor, counts: list[int], gate: Tensor, up: Tensor, down: Te
 def _grouped(x: Tensor, counts: list[int], gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """All experts in one batched product over rows padded to the longest."""
     longest = max(*counts, 1)
-    padded = torch.stack([F.pad(rows, (0, 0, 0, longest - len(rows))) for rows in x.split(counts)])
+    padded = torch.stack([F.pad(rows, (0, 0, 0, longest - len(rows))) for rows in torch.split(x, counts)])
     inner = F.silu(padded @ gate.mT) * (padded @ up.mT)
     return torch.cat([rows[:count] for rows, count in zip(inner @ down.mT, counts, strict=True)])
 

@@ -30,9 +30,9 @@ class Observer:
 
     def weight_used(self, name: str, parameter: Tensor, used: Tensor) -> None:
         """Compares what a product computes with against what is stored."""
-        if self.watching and name not in self.stale:
-            if used is not parameter and not torch.equal(used.detach(), parameter.detach()):
-                self.stale.add(name)
+        watched = self.watching and name not in self.stale and used is not parameter
+        if watched and not torch.equal(used.detach(), parameter.detach()):
+            self.stale.add(name)
 
     def metric(self, name: str, layer: str, microbatch: int, value: Tensor) -> None:
         """Notes an auxiliary loss; a recomputed layer notes the same one again."""

@@ -123,5 +123,3 @@ def stage_input(x: Tensor, context: Context) -> Tensor:
 def backward(out: Tensor, grad: Tensor | None) -> None:
     """Backpropagates from a chunk's output."""
     torch.autograd.backward(out, grad)
-
-

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from torch import Tensor
 from attune_lab.signals.schema import Probe, StepSignals
 from attune_lab.trainer import communication as comm
 from attune_lab.trainer import state as states
+from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.context import make_context
 from attune_lab.trainer.data import Batch, load
 from attune_lab.trainer.observer import Observer
@@ -31,6 +33,12 @@ MAGNIFIED = 100.0
 """Factor on the auxiliary coefficient."""
 SGD_RATE = 1.0
 """Large, so that rounding of the weights is small beside the update."""
+
+CONDITIONS: dict[str, Callable[[TrainerConfig], dict[str, Any]]] = {
+    "ragged": lambda _: {"ragged": True, "packed": True},
+    "aux": lambda config: {"aux_loss_coeff": MAGNIFIED * config.aux_loss_coeff},
+}
+"""Settings under which a probe computes one step's gradients."""
 
 
 class Probes:
@@ -53,10 +61,18 @@ class Probes:
 
     def before(self) -> None:
         """Those that look at the weights a run starts from; the state stays as it is."""
-        probes = {"ragged": _ragged, "aux": _aux, "perturbation": _perturbation}
-        self.found |= {name: probes[name](self.state, self.recorder) for name in self.names if name in probes}
+        for name, changed in CONDITIONS.items():
+            if name in self.names:
+                self.found[name] = self._under(**changed(self.state.config))
+        if "perturbation" in self.names:
+            self.found["perturbation"] = _perturbation(self.state)
         if "repeat" in self.names:
             self._again = self.recorder.gradients(compute_gradients(self.state))
+
+    def _under(self, **changed: object) -> Probe:
+        """Gradients of the next step under changed settings."""
+        other = replace(self.state, config=self.state.config.model_copy(update=changed))
+        return Probe(cost_steps=1.0, step=self.recorder.gradients(compute_gradients(other)))
 
     def at(self, step: int) -> None:
         """Keeps what the resume probe goes on from, when this is the step to do so."""
@@ -88,21 +104,7 @@ def applies(name: str, state: State) -> bool:
     return name != "aux" or (balanced and config.aux_loss_coeff > 0)
 
 
-def _ragged(state: State, recorder: Recorder) -> Probe:
-    return _under(state, recorder, ragged=True, packed=True)
-
-
-def _aux(state: State, recorder: Recorder) -> Probe:
-    return _under(state, recorder, aux_loss_coeff=MAGNIFIED * state.config.aux_loss_coeff)
-
-
-def _under(state: State, recorder: Recorder, **changed: object) -> Probe:
-    """Gradients of the next step under changed settings."""
-    other = replace(state, config=state.config.model_copy(update=changed))
-    return Probe(cost_steps=1.0, step=recorder.gradients(compute_gradients(other)))
-
-
-def _perturbation(state: State, recorder: Recorder) -> Probe:
+def _perturbation(state: State) -> Probe:
     """By how much losses move that must not: relative, over one micro-batch of packed, ragged sequences."""
     other = replace(state, config=state.config.model_copy(update={"ragged": True, "packed": True}))
     batch = load(other.config, state.step + 1, state.mesh.dp.rank, 0)

@@ -76,7 +76,9 @@ class Recorder:
             expert_load=self._loads(gradients),
             dropped=self._dropped(gradients),
             aux_loss=auxiliary_losses(state, gradients.observer),
-            **{name: record.multiset_hash(values, dp) for name, values in hashes.items()},
+            samples=record.multiset_hash(hashes["samples"], dp),
+            labels=record.multiset_hash(hashes["labels"], dp),
+            positions=record.multiset_hash(hashes["positions"], dp),
         )
 
     def _pieces(self, what: str) -> Iterator[record.Piece]:

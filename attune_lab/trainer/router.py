@@ -29,6 +29,8 @@ class Routing(NamedTuple):
 class Router(nn.Module):
     """Hidden states (S', B, H) to a `Routing` of its S' x B tokens."""
 
+    bias: Tensor
+
     def __init__(self, name: str, build: Builder) -> None:
         super().__init__()
         config = build.config
@@ -176,7 +178,7 @@ class _Attach(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         return grad, grad.new_ones(())
 
 
@@ -188,7 +190,7 @@ def attached(x: Tensor, loss: Tensor, context: Context) -> Tensor:
 
 @injection_point
 def update_bias(bias: Tensor, load: Tensor, rate: float) -> Tensor:
-    """The balancing bias after a step in which the experts got ``load`` tokens. **Source:** arXiv 2408.15664, alg. 1."""
+    """The balancing bias after a step that gave the experts ``load`` tokens. **Source:** arXiv 2408.15664, alg. 1."""
     return bias + rate * torch.sign(load.float().mean() - load.float())
 
 

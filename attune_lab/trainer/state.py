@@ -23,7 +23,7 @@ from attune_lab.trainer.router import Router
 from attune_lab.trainer.weights import Builder
 
 Checkpoint = dict[str, Any]
-"""``step``, and ``weights``, ``mean``, ``square``: full float32 tensors by parameter name; biases of routers as well."""
+"""``step``, and ``weights``, ``mean``, ``square``: full float32 tensors by parameter name, routers' biases as well."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The cheap signals of two runs, side by side: what a loss curve hides.
 
-In order of strength: `invariants` that hold in any one run, `ledgers` that must be equal, figures of `probes`,
-`gradients` on equal weights and batches, and the `dynamics` from step to step. Limits come from `bands`.
+In order of strength: settings in force, `ledgers` that must be equal, `invariants` that hold in any one run, figures of
+`probes`, `gradients` on equal weights and batches, and the `dynamics` from step to step. Limits come from `bands`.
 """
 
 from attune_lab.gate.evidence.compare import check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -10,6 +10,7 @@ from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.evidence import dynamics, gradients, invariants, ledgers, probes
 from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, precision
 from attune_lab.gate.evidence.families import Family
+from attune_lab.gate.in_force import effective_differences
 from attune_lab.gate.start import INITIAL_WEIGHTS, dropout_masks_may_differ, start_may_differ
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import Signals
@@ -22,6 +23,7 @@ def check(
     *,
     change: Change | None = None,
     allowance: Band = NO_ALLOWANCE,
+    approvals: Collection[str] = (),
 ) -> list[Check]:
     """The checks of the candidate's signals, alone and against the baseline's.
 
@@ -30,12 +32,17 @@ def check(
         twins: repeats or legitimate variants of the baseline, which widen the limits.
         change: the most invasive kind of change, when known; `Change.LOW_PRECISION` has limits of its own.
         allowance: how much further norms and losses may part because the candidate leaves a defect of the baseline.
+        approvals: settings whose change of numerics the user accepts.
+
+    Raises:
+        UserError: an approval names nothing.
     """
     # The candidate's own signals may not widen the limits they are held against.
     twins = [twin for twin in twins if twin.steps == baseline.steps or twin.steps != candidate.steps]
     floors = floors_of(baseline, candidate, change, allowance)
     pairs = pairs_of(baseline, candidate, twins)
-    checks = [*invariants.check(baseline, candidate), *ledgers.check(baseline, candidate)]
+    checks = [*_settings(baseline, candidate, approvals), *ledgers.check(baseline, candidate)]
+    checks += invariants.check(baseline, candidate)
     checks += probes.figures(baseline, candidate)
     if unlike := _unlike(pairs, baseline, candidate):
         checks.append(unlike)
@@ -43,6 +50,14 @@ def check(
         checks += _comparisons(pairs, floors, candidate)
         checks += probes.steps(baseline, candidate, twins, floors)
     return [*checks, _cost(candidate)]
+
+
+def _settings(baseline: Signals, candidate: Signals, approvals: Collection[str]) -> list[Check]:
+    """The checks of the settings in force, where both runs recorded them."""
+    if not baseline.effective or not candidate.effective:
+        return []
+    found = effective_differences(baseline.effective, candidate.effective, approvals)
+    return found or [Check("configuration.in_force", "pass", "The settings in force are equal.")]
 
 
 def floors_of(

@@ -13,4 +13,13 @@ from experiments.faults.catalogue import (
 )
 from experiments.faults.catalogue.registry import FAULTS
 
-__all__ = ["FAULTS"]
+__all__ = [
+    "FAULTS",
+    "auxiliary_losses",
+    "masks_and_labels",
+    "model",
+    "precision",
+    "routing",
+    "updates",
+    "weights_and_races",
+]

@@ -29,7 +29,7 @@ class _Substitute(torch.autograd.Function):
         return values.view_as(parameter).clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
 
