@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from attune_lab.contracts import UserError
-from attune_lab.gate import charts
+from attune_lab.gate import charts, convergence
 from attune_lab.gate.evidence import gradients
-from attune_lab.gate.evidence.bands import Deviation, Pair, deviations
-from attune_lab.gate.evidence.compare import floors_of, pairs_of
+from attune_lab.gate.evidence.bands import Deviation, Pair, deviations, floors_of
+from attune_lab.gate.evidence.compare import pairs_of
+from attune_lab.gate.evidence.dynamics import loads
 from attune_lab.gate.evidence.invariants import RATE
 from attune_lab.gate.run_files import Run
 from attune_lab.gate.verdict import Verdict
@@ -96,7 +97,9 @@ def _charts(baseline: Run, candidate: Run, twins: Sequence[Run]) -> list[charts.
         if "grad_norm" in run.curve.norms
     ]
     apart = [_difference(baseline, run, role) for run, role in runs if run is not baseline]
-    drawn = [charts.draw("loss", losses), charts.draw("loss, per cent from the baseline", apart)]
+    found = convergence.limits(baseline.curve, candidate.curve, [twin.curve for twin in twins])
+    band = None if found is None else (found[0].astype(float), -100 * found[1], 100 * found[1])
+    drawn = [charts.draw("loss", losses), charts.draw("loss, per cent from the baseline", apart, band)]
     return [chart for chart in (*drawn, charts.draw("gradient norm", norms)) if chart is not None]
 
 
@@ -112,7 +115,8 @@ def _groups(pair: Pair, baseline: Run, candidate: Run) -> list[GroupRow]:
     """The groups of the first pair of records, the farthest outside its band first."""
     if baseline.signals is None or candidate.signals is None:
         return []
-    floors = floors_of(baseline.signals, candidate.signals)
+    floors = floors_of(baseline.signals.effective, candidate.signals.effective)
+    floors = floors.routed(max(loads(pair.baseline, pair.candidate).values(), default=0.0))
     errors = {d.place: d for d in deviations(gradients.group_errors, pair, floors.error)}
     old, new = gradients.by_group(pair.baseline), gradients.by_group(pair.candidate)
     norms = deviations(gradients.group_norms, pair, floors.norm)
