@@ -15,6 +15,7 @@ from experiments.faults.catalogue.registry import declare
 Indices = Callable[[TrainerConfig, int, int, int], list[int]]
 
 GROUP = "data"
+NO_REPORT = "A class of errors in the code of users; no report was found."
 EPOCH_ENDS = 2
 """Step in which the order of samples begins again."""
 RESUMED_AFTER = 10
@@ -126,6 +127,7 @@ declare(
     group=GROUP,
     source="NVIDIA/Megatron-LM@d98e8a64 megatron/core/pipeline_parallel/schedules.py (one iterator per micro-batch)",
     patches={"data.sample_indices": first_microbatch},
+    note=NO_REPORT,
 )
 
 
@@ -144,6 +146,7 @@ declare(
     source="NVIDIA/Megatron-LM@d98e8a64 megatron/core/pipeline_parallel/schedules.py (an iterator per model chunk)",
     patches={"data.load": last_stage_ahead},
     layout={"pp": 2, "vpp": 2},
+    note=NO_REPORT,
 )
 
 
@@ -158,6 +161,7 @@ declare(
     group="objective",
     source="deepspeedai/DeepSpeed docs/_pages/config-json.md (train_batch_size)",
     patches={"step.microbatches": half_as_many},
+    note=NO_REPORT,
 )
 
 
@@ -173,4 +177,5 @@ declare(
     group="objective",
     source="NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py (--seq-length)",
     patches={"data.document_ids": cut_in_two},
+    note=NO_REPORT,
 )

@@ -159,11 +159,9 @@ def half_a_window(original: Callable[[State], int], state: State) -> int:
     return original(state) // (2 if state.step + 1 == LAST_STEP else 1)
 
 
-def of_a_whole_window(original: Count, batches: Sequence[Batch], state: State) -> tuple[float, float]:
-    """The divisor stays that of a full accumulation window, whatever was left of the epoch."""
-    language, mtp = original(batches, state)
-    missing = state.config.microbatches / len(batches)
-    return language * missing, mtp * missing
+def of_a_whole_window(original: Weigh, context: Context, mask: Tensor, total: float) -> float:
+    """The divisor stays that of a full accumulation window, whatever is left of the epoch."""
+    return original(context, mask, total) / (2 if context.step == LAST_STEP else 1)
 
 
 declare(
@@ -171,7 +169,7 @@ declare(
     "Last, partial accumulation window divided as a full one",
     group=GROUP,
     source="ml-explore/mlx-lm#1413",
-    patches={"step.microbatches": half_a_window, "step.token_totals": of_a_whole_window},
+    patches={"step.microbatches": half_a_window, "loss.loss_weight": of_a_whole_window},
 )
 
 
