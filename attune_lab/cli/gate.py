@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from attune_lab.gate.verdict import Verdict
 
 COLOURS = {"reject": "red", "inconclusive": "yellow", "pass": "green", "skipped": "dim"}
+
+
+class Start(StrEnum):
+    """What the user may say of the initial weights."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
 
 
 def gate(
@@ -32,6 +41,14 @@ def gate(
     approve: Annotated[
         list[str] | None, typer.Option(help="A numerics change you accept, e.g. fp8; repeatable.")
     ] = None,
+    start: Annotated[
+        Start | None,
+        typer.Option(help="Whether both start from the same weights; without it as the recipes tell, else the same."),
+    ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(help="Baseline=candidate of another seed; repeatable. The differences are averaged."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Also write the evidence, with curves, as a page to this file.", dir_okay=False)
     ] = None,
@@ -48,7 +65,8 @@ def gate(
     from attune_lab.parameters import settled_approvals
 
     runs = read_run(baseline), read_run(candidate), read_twins(twin or [])
-    verdict = compare_runs(*runs, approvals=settled_approvals(approve or ()))
+    seeds = [(read_run(first).curve, read_run(second).curve) for first, second in map(_seed, again or ())]
+    verdict = compare_runs(*runs, approvals=settled_approvals(approve or ()), start=start and start.value, seeds=seeds)
     if html is not None:
         from attune_lab.gate.page import render, write
 
@@ -56,6 +74,16 @@ def gate(
     emit(verdict.to_json(), as_json=as_json, render=lambda console: _render(console, verdict))
     if verdict.verdict != "pass":
         raise typer.Exit(1)
+
+
+def _seed(text: str) -> tuple[str, str]:
+    """Baseline and candidate of one seed."""
+    from attune_lab.contracts import UserError
+
+    baseline, equals, candidate = text.partition("=")
+    if not equals or not baseline or not candidate:
+        raise UserError(f"--again {text}: name the two runs of one seed as BASELINE=CANDIDATE.")
+    return baseline, candidate
 
 
 def _render(console: Console, verdict: Verdict) -> None:

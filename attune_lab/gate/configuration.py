@@ -94,7 +94,7 @@ def check(
     ]
     if not checks:
         checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
-    kinds = [_kind(setting, old, new) for setting, old, new in changed]
+    kinds = [kind_of(setting, old, new) for setting, old, new in changed]
     kinds += [kind for name in _differing(baseline.environment, candidate.environment) if (kind := _variable(name))]
     change = max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
     return ConfigurationResult(tuple(checks), change, _allowance(before, after))
@@ -116,7 +116,7 @@ def _variable(name: str) -> Change | None:
     return next((kind for pattern, kind in ENVIRONMENT.items() if fnmatchcase(name, pattern)), None)
 
 
-def _kind(setting: Setting, old: Any, new: Any) -> Change:
+def kind_of(setting: Setting, old: Any, new: Any) -> Change:
     """How far a setting's change may move the curve without being a fault."""
     if setting.key in ("dispatcher", "flex_backend"):
         return Change.DISPATCHER

@@ -26,6 +26,7 @@ class Curve:
         quantum: distance between neighbouring printable losses (0 where the value was not printed).
         norms: ``grad_norm``, ``grad_norm.GROUP``, ``update_norm`` -> values, nan where not recorded.
         norm_quanta: the quantum of each printed norm; a norm that was not printed has none.
+        clock: what the file says of dates and step times, one text per step, empty where it says nothing.
     """
 
     steps: Ints
@@ -33,6 +34,7 @@ class Curve:
     quantum: Floats
     norms: Mapping[str, Floats] = field(default_factory=dict)
     norm_quanta: Mapping[str, Floats] = field(default_factory=dict)
+    clock: tuple[str, ...] = ()
 
     @classmethod
     def from_report(cls, report: RunReport) -> Curve:
@@ -47,4 +49,5 @@ class Curve:
         index = np.searchsorted(self.steps, steps)
         norms = {name: values[index] for name, values in self.norms.items()}
         quanta = {name: values[index] for name, values in self.norm_quanta.items()}
-        return Curve(self.steps[index], self.loss[index], self.quantum[index], norms, quanta)
+        clock = tuple(self.clock[i] for i in index) if self.clock else ()
+        return Curve(self.steps[index], self.loss[index], self.quantum[index], norms, quanta, clock)

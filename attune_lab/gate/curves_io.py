@@ -1,7 +1,8 @@
 """Reads the curve of a run from a CSV, a Megatron-LM log, or a run folder that holds one of them.
 
-Rules for untidy files: rows of a CSV may come in any order, but a step may not appear twice with different
-losses. A log repeats steps after a restart; the last print of a step counts, being the one training went on from.
+Rules for untidy files: steps may come in any order. Where they go back and repeat, the run was restarted: what it
+printed from there on before is dropped, because training did not go on from it. A step that stands twice in a row in a
+CSV with different losses is an error. A line that was cut off is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +22,9 @@ from attune_lab.contracts import UserError
 from attune_lab.gate.curve import Curve, Floats
 from attune_lab.recipe.text_files import read_bytes
 
-_ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+\s*\|(.*)")
+_ITERATION = re.compile(r"(?:\[([\d-]+[ T][\d:.,]+)\]\s*)?iteration\s+(\d+)/\s*\d+\s*\|(.*)")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_CLOCK = ("time", "elapsed", "date")
 _MAX_BYTES = 512_000_000
 _MAX_STEP = 2**53
 _MAX_DIGITS = 100
@@ -33,8 +36,8 @@ Row = Mapping[str, str]
 def read_curve(path: str | Path) -> Curve:
     """The curve in a CSV, a log or a run folder.
 
-    A CSV has the columns ``step,lm_loss[,grad_norm][,grad_norm.GROUP...][,update_norm]``; other columns are
-    ignored, and so are rows without a loss.
+    A CSV has the columns ``step,lm_loss[,grad_norm][,grad_norm.GROUP...][,update_norm]``; of other columns only those
+    of times and dates are looked at, to tell copies. Rows without a loss are ignored.
 
     Raises:
         UserError: nothing there, or nothing that is a curve.
@@ -89,18 +92,23 @@ def _log_rows(text: str) -> list[Row]:
 
     **Source:** NVIDIA/Megatron-LM@d98e8a64 megatron/training/training.py ``training_log``.
     """
-    rows: dict[str, Row] = {}
-    for line in text.splitlines():
-        match = _ITERATION.search(line)
-        if match is None:
-            continue
-        pairs = (item.rsplit(":", 1) for item in match[2].split("|") if ":" in item)
+    matches = [match for line in text.splitlines() if (match := _ITERATION.search(line))]
+    closed = any(match[3].rstrip().endswith("|") for match in matches)
+    rows: list[Row] = []
+    for match in matches:
+        items = match[3].split("|")
+        if closed:
+            items.pop()  # empty, or what is left of an item that was cut off
+        pairs = (item.rsplit(":", 1) for item in items if ":" in item)
         values = {name.strip(): value.strip() for name, value in pairs}
-        if "lm loss" in values:
-            row = {"step": match[1], "lm_loss": values["lm loss"], "grad_norm": values.get("grad norm", "")}
-            rows.pop(match[1], None)
-            rows[match[1]] = row
-    return list(rows.values())
+        if "lm loss" not in values:
+            continue
+        if rows and rows[-1]["step"] == match[2]:
+            rows.pop()
+        clock = f"{match[1] or ''} {values.get('elapsed time per iteration (ms)', '')}".strip()
+        norm = values.get("grad norm", "")
+        rows.append({"step": match[2], "lm_loss": values["lm loss"], "grad_norm": norm, "clock": clock})
+    return rows
 
 
 def _csv_rows(text: str, file: Path) -> list[Row]:
@@ -114,13 +122,28 @@ def _csv_rows(text: str, file: Path) -> list[Row]:
         raise UserError(f"{file}: is neither a CSV with the columns step,lm_loss nor a Megatron-LM log.")
     if len(set(header)) < len(header):
         raise UserError(f"{file}: line 1 names a column twice.")
+    lines = [(number, cells) for number, cells in lines if any(cell.strip() for cell in cells)]
+    if (
+        lines
+        and not text.endswith(("\n", "\r"))
+        and _cut(lines[-1][1], [cells for _, cells in lines[:-1]], len(header))
+    ):
+        lines.pop()
+    clocks = [name for name in header if any(word in name.lower() for word in _CLOCK)]
     rows: list[Row] = []
     for number, cells in lines:
-        if any(cell.strip() for cell in cells):
-            if len(cells) != len(header):
-                raise UserError(f"{file}: line {number} has {len(cells)} cells, the header {len(header)}.")
-            rows.append(dict(zip(header, (cell.strip() for cell in cells), strict=True)))
+        if len(cells) != len(header):
+            raise UserError(f"{file}: line {number} has {len(cells)} cells, the header {len(header)}.")
+        row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
+        rows.append({**row, "clock": " ".join(row[name] for name in clocks).strip()})
     return rows
+
+
+def _cut(last: list[str], others: list[list[str]], columns: int) -> bool:
+    """Whether the file was cut off within its last line: cells are missing, or the end is shorter than all above."""
+    if len(last) < columns:
+        return bool(others)
+    return bool(others) and len(last[-1]) < min(len(cells[-1]) for cells in others if cells)
 
 
 def _curve(rows: Iterable[Row], file: Path) -> Curve:
@@ -128,13 +151,7 @@ def _curve(rows: Iterable[Row], file: Path) -> Curve:
     rows = [row for row in rows if row["lm_loss"]]
     if not rows:
         raise UserError(f"{file}: has no step with a loss.")
-    by_step: dict[int, Row] = {}
-    for row in rows:
-        step = _number(row["step"], "step", file)
-        if not 0 <= step <= _MAX_STEP or step != int(step):
-            raise UserError(f"{file}: step {row['step']} is not a whole number.")
-        if by_step.setdefault(int(step), row)["lm_loss"] != row["lm_loss"]:
-            raise UserError(f"{file}: step {int(step)} appears twice with different losses; keep one.")
+    by_step = dict(_kept([(_step(row["step"], file), row) for row in rows], file))
     steps = sorted(by_step)
     texts = [by_step[step]["lm_loss"] for step in steps]
     loss = np.array([_number(text, "lm_loss", file) for text in texts])
@@ -143,7 +160,34 @@ def _curve(rows: Iterable[Row], file: Path) -> Curve:
     recorded = {n: values for n, values in norms.items() if not np.isnan(values).all()}
     quanta = {n: _quanta([by_step[s][n] or "nan" for s in steps]) for n in recorded}
     first = 1 if steps[0] == 0 else 0  # some trainers count from 0
-    return Curve(np.array(steps) + first, loss, _quanta(texts), recorded, quanta)
+    clock = tuple(by_step[s].get("clock", "") for s in steps)
+    return Curve(np.array(steps) + first, loss, _quanta(texts), recorded, quanta, clock if any(clock) else ())
+
+
+def _step(text: str, file: Path) -> int:
+    step = _number(text, "step", file)
+    if not 0 <= step <= _MAX_STEP or step != int(step):
+        raise UserError(f"{file}: step {text} is not a whole number.")
+    return int(step)
+
+
+def _kept(rows: list[tuple[int, Row]], file: Path) -> list[tuple[int, Row]]:
+    """The rows that training went on from: all, unless a restart repeats steps."""
+    losses: dict[int, set[str]] = {}
+    for step, row in rows:
+        losses.setdefault(step, set()).add(row["lm_loss"])
+    repeated = {step for step, texts in losses.items() if len(texts) > 1}
+    if not repeated:
+        return rows
+    back = [(step, after) for (step, _), (after, _) in pairwise(rows) if after <= step]
+    if len(back) > len(repeated) or any(step == after for step, after in back):
+        raise UserError(f"{file}: step {min(repeated)} appears twice with different losses; keep one.")
+    kept: list[tuple[int, Row]] = []
+    for step, row in rows:
+        while kept and kept[-1][0] >= step:
+            kept.pop()
+        kept.append((step, row))
+    return kept
 
 
 def _number(text: str, column: str, file: Path) -> float:

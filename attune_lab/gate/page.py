@@ -13,8 +13,9 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.gate import charts
 from attune_lab.gate.evidence import gradients
-from attune_lab.gate.evidence.bands import Deviation, Pair, deviations
-from attune_lab.gate.evidence.compare import floors_of, pairs_of
+from attune_lab.gate.evidence.bands import Deviation, Pair, deviations, floors_of
+from attune_lab.gate.evidence.compare import pairs_of
+from attune_lab.gate.evidence.dynamics import loads
 from attune_lab.gate.evidence.invariants import RATE
 from attune_lab.gate.run_files import Run
 from attune_lab.gate.verdict import Verdict
@@ -112,7 +113,8 @@ def _groups(pair: Pair, baseline: Run, candidate: Run) -> list[GroupRow]:
     """The groups of the first pair of records, the farthest outside its band first."""
     if baseline.signals is None or candidate.signals is None:
         return []
-    floors = floors_of(baseline.signals, candidate.signals)
+    floors = floors_of(baseline.signals.effective, candidate.signals.effective)
+    floors = floors.routed(max(loads(pair.baseline, pair.candidate).values(), default=0.0))
     errors = {d.place: d for d in deviations(gradients.group_errors, pair, floors.error)}
     old, new = gradients.by_group(pair.baseline), gradients.by_group(pair.candidate)
     norms = deviations(gradients.group_norms, pair, floors.norm)

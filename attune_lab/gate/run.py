@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attune_lab.contracts import UserError
 from attune_lab.gate import configuration, convergence, evidence
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
+from attune_lab.gate.curve import Curve
+from attune_lab.gate.facts import facts_of
 from attune_lab.gate.run_files import Run, read_run, read_twins
+from attune_lab.gate.start import dropout_masks_may_differ, start_may_differ
 from attune_lab.gate.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
@@ -17,7 +20,23 @@ if TYPE_CHECKING:
     from simulator.hardware import ClusterSpec
 
 
-def run_gate(baseline: str, candidate: str, twins: Sequence[str] = (), approvals: Collection[str] = ()) -> Verdict:
+STARTS = {
+    "same": None,
+    "differs": "The runs are said to start from different weights",
+    "unknown": "It is not known whether both runs start from the same weights",
+}
+"""What may be said of the initial weights of two runs, and the doubt it leaves."""
+
+
+def run_gate(
+    baseline: str,
+    candidate: str,
+    twins: Sequence[str] = (),
+    approvals: Collection[str] = (),
+    *,
+    start: str | None = None,
+    again: Sequence[tuple[str, str]] = (),
+) -> Verdict:
     """The verdict on two runs given as files.
 
     Args:
@@ -25,15 +44,26 @@ def run_gate(baseline: str, candidate: str, twins: Sequence[str] = (), approvals
             have a recipe (in a run folder: its only ``.sh`` or ``.yaml``), signals when a folder has ``signals.json``.
         twins: repeats or legitimate variants of the baseline, or folders of their run folders.
         approvals: settings whose change of numerics is accepted, e.g. ``fp8``.
+        start: a key of `STARTS`; None: what the recipes tell, and the same weights where there are none.
+        again: baseline and candidate from other seeds; the differences are averaged.
 
     Raises:
         UserError: a file cannot be read as what it should be.
     """
-    return compare_runs(read_run(baseline), read_run(candidate), read_twins(twins), approvals)
+    seeds = [(read_run(first).curve, read_run(second).curve) for first, second in again]
+    return compare_runs(read_run(baseline), read_run(candidate), read_twins(twins), approvals, start=start, seeds=seeds)
 
 
-def compare_runs(baseline: Run, candidate: Run, twins: Sequence[Run] = (), approvals: Collection[str] = ()) -> Verdict:
-    """The verdict on two runs that have been read.
+def compare_runs(
+    baseline: Run,
+    candidate: Run,
+    twins: Sequence[Run] = (),
+    approvals: Collection[str] = (),
+    *,
+    start: str | None = None,
+    seeds: Sequence[tuple[Curve, Curve]] = (),
+) -> Verdict:
+    """The verdict on two runs that have been read; arguments as for `run_gate`, ``seeds`` holding curves.
 
     Raises:
         UserError: no cluster fits both recipes, or one of them has no effective settings.
@@ -44,11 +74,41 @@ def compare_runs(baseline: Run, candidate: Run, twins: Sequence[Run] = (), appro
         found = configuration.check(baseline.recipe, candidate.recipe, cluster=cluster, approvals=approvals)
         change, allowance, settings = found.change, found.allowance, found.checks
     curves = [twin.curve for twin in twins]
+    doubt, masks = _doubts(baseline, candidate)
+    if start is not None:
+        doubt = STARTS[start]
     return judge(
         settings,
-        convergence.check(baseline.curve, candidate.curve, curves, change=change, allowance=allowance),
+        convergence.check(
+            baseline.curve,
+            candidate.curve,
+            curves,
+            change=change,
+            allowance=allowance,
+            start=doubt,
+            masks=masks,
+            seeds=seeds,
+        ),
         _signals(baseline, candidate, twins, change=change, allowance=allowance, approvals=approvals),
     )
+
+
+def _doubts(baseline: Run, candidate: Run) -> tuple[str | None, str | None]:
+    """Why the initial weights, and why the dropout masks of two runs may differ, as far as their settings tell."""
+    before, after = _settings(baseline, candidate), _settings(candidate, baseline)
+    if before is None or after is None:
+        return None, None
+    return start_may_differ(before, after), dropout_masks_may_differ(before, after)
+
+
+def _settings(run: Run, other: Run) -> dict[str, Any] | None:
+    """What is known of a run's settings and of the other's too: its recipe, and what it recorded itself."""
+    known: dict[str, Any] = {}
+    if run.recipe is not None and other.recipe is not None:
+        known = facts_of(run.recipe, _smallest_cluster(run.recipe, other.recipe))
+    if run.signals is not None and other.signals is not None:
+        known |= run.signals.effective
+    return known or None
 
 
 def _signals(

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from attune_lab.signals.schema import PLACED_MASKS
+
 INITIAL_WEIGHTS = "initial_weights"
 """A digest, independent of the layout, of the weights a run started from."""
 
@@ -74,6 +76,8 @@ def dropout_masks_may_differ(before: Mapping[str, Any], after: Mapping[str, Any]
         before, after: as for `start_may_differ`, and ``env_NVTE_*`` for variables that choose an attention kernel.
     """
     if not any(_value(values, name) for values in (before, after) for name in ("hidden_dropout", "attention_dropout")):
+        return None
+    if before.get(PLACED_MASKS) and after.get(PLACED_MASKS):
         return None
     names = {*MASKED_BY} | {name for name in before.keys() | after.keys() if _named(name)}
     moved = _moved(sorted(names), before, after)

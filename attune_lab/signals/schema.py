@@ -16,6 +16,9 @@ FILE_NAME = "signals.json"
 SKETCHES = 16
 """Random projections kept of each parameter's gradient."""
 
+PLACED_MASKS = "dropout_masks_by_place"
+"""Among the settings in force: dropout masks follow from places in the global batch, whatever the layout."""
+
 GROUPS = ("embedding", "head", "norm", "attention", "router", "experts", "shared_experts", "mlp", "mtp")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from attune_lab.signals.schema import PLACED_MASKS
 from attune_lab.trainer import communication as comm
 from attune_lab.trainer import optimizer as opt
 from attune_lab.trainer.state import State
@@ -17,8 +18,10 @@ def effective(state: State) -> dict[str, Any]:
     trained = comm.all_reduce(torch.tensor([_trained(state), _decayed(state, decays=False)]), state.mesh.world)
     values: dict[str, Any] = config.model_dump()
     values["attention_dropout"] = 0.0  # there is none; unsaid, a reader takes Megatron-LM's default of 0.1
+    values[PLACED_MASKS] = True
     values["adam_beta1"], values["adam_beta2"] = opt.betas(config)
     values["adam_eps"] = opt.epsilon(config)
+    values["grad_reduce_in_fp32"] = all(b.grads.dtype == torch.float32 for b in optimizer.buckets)
     values["exp_avg_dtype"] = _precision([s.mean for s in optimizer.slices], state)
     values["main_params_dtype"] = _precision([s.master for s in optimizer.slices], state) if state.step else "fp32"
     values["optimizer.parameters_trained"] = int(trained[0])

@@ -10,6 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from attune_lab.contracts import UserError
 from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.injection import injection_point
 from attune_lab.trainer.mesh import Axis, Mesh
@@ -56,7 +57,7 @@ class Builder:
     """Makes the parameters of one rank's layers.
 
     Attributes:
-        weights: full tensors by parameter name to start from; what is missing is drawn from the seed.
+        weights: full tensors by parameter name to start from; without any they are drawn from the seed.
     """
 
     config: TrainerConfig
@@ -64,10 +65,15 @@ class Builder:
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     def parameter(self, spec: Spec) -> nn.Parameter:
-        """The rank's part of a parameter, in the dtype of computation."""
-        full = self.weights.get(spec.name)
-        if full is None:
-            full = initial(spec, self.config.seed)
+        """The rank's part of a parameter, in the dtype of computation.
+
+        Raises:
+            UserError: the weights to start from are of another model.
+        """
+        full = self.weights.get(spec.name) if self.weights else initial(spec, self.config.seed)
+        if full is None or full.shape != spec.shape:
+            shape = "lacks" if full is None else f"has the shape {tuple(full.shape)} of"
+            raise UserError(f"the checkpoint {shape} {spec.name} {spec.shape}: start from one of the same model.")
         dtype = torch.bfloat16 if self.config.bf16 else torch.float32
         parameter = nn.Parameter(spec.local(full).to(dtype).contiguous())
         parameter.spec = spec  # type: ignore[attr-defined]

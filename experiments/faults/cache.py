@@ -97,9 +97,13 @@ class Cache:
         while not _moved(folder, self.folder(key)):
             if (theirs := self.find(key)) is not None:
                 return theirs
-            with self.writing() as rubbish:
-                _moved(self.folder(key), rubbish / key)
+            self.remove(key)
         return result
+
+    def remove(self, key: str) -> None:
+        """Removes an entry, if there is one, in one step."""
+        with self.writing() as rubbish:
+            _moved(self.folder(key), rubbish / key)
 
 
 def _moved(folder: Path, to: Path) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import takewhile
 
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.evidence import dynamics, gradients, invariants, ledgers, probes
-from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, precision
+from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, floors_of
 from attune_lab.gate.evidence.families import Family
 from attune_lab.gate.in_force import effective_differences
 from attune_lab.gate.start import INITIAL_WEIGHTS, dropout_masks_may_differ, start_may_differ
@@ -39,7 +38,8 @@ def check(
     """
     # The candidate's own signals may not widen the limits they are held against.
     twins = [twin for twin in twins if twin.steps == baseline.steps or twin.steps != candidate.steps]
-    floors = floors_of(baseline, candidate, change, allowance)
+    floors = FLOORS["another"] if change is Change.LOW_PRECISION else floors_of(baseline.effective, candidate.effective)
+    floors = floors.allowing(allowance.norm, allowance.step_1)
     pairs = pairs_of(baseline, candidate, twins)
     checks = [*_settings(baseline, candidate, approvals), *ledgers.check(baseline, candidate)]
     checks += invariants.check(baseline, candidate)
@@ -58,19 +58,6 @@ def _settings(baseline: Signals, candidate: Signals, approvals: Collection[str])
         return []
     found = effective_differences(baseline.effective, candidate.effective, approvals)
     return found or [Check("configuration.in_force", "pass", "The settings in force are equal.")]
-
-
-def floors_of(
-    baseline: Signals, candidate: Signals, change: Change | None = None, allowance: Band = NO_ALLOWANCE
-) -> Floors:
-    """The least limits for this pair of runs."""
-    coarsest = precision(baseline.effective, candidate.effective)
-    floors = FLOORS["fp8" if change is Change.LOW_PRECISION else coarsest]
-    return replace(
-        floors,
-        loss=floors.loss + allowance.step_1,
-        **{name: getattr(floors, name) + allowance.norm for name in ("norm", "parameter", "error", "parameter_error")},
-    )
 
 
 def pairs_of(baseline: Signals, candidate: Signals, twins: Sequence[Signals]) -> list[Pair]:
@@ -107,7 +94,7 @@ def _comparisons(pairs: Sequence[Pair], floors: Floors, candidate: Signals) -> I
         return
     yield from gradients.check(same[0], floors, candidate.effective)
     yield from dynamics.first_step(same[0], floors)
-    yield from gradients.later(same[1:], floors, candidate.effective)
+    yield from gradients.later(same, floors, candidate.effective)
     yield from dynamics.over_time(same, floors)
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attune_lab.gate.evidence.bands import LATER, Deviation, Floors, Pair, as_change, deviations, log_ratio
+from attune_lab.gate.evidence.bands import Deviation, Floors, Pair, as_change, deviations, growth, log_ratio
+from attune_lab.gate.evidence.dynamics import loads
 from attune_lab.gate.evidence.families import Family, factor_name, family_of
 from attune_lab.gate.evidence.invariants import shown, total_norm
 from attune_lab.gate.verdict import Check
@@ -31,6 +32,7 @@ def check(pair: Pair, floors: Floors, settings: Mapping[str, Any]) -> Iterator[C
     """The two checks of a pair of records made on the same weights and batch: norm and error."""
     if not pair.baseline.grad_norm or not pair.candidate.grad_norm:
         return
+    floors = floors.routed(max(loads(pair.baseline, pair.candidate).values(), default=0.0))
     norms = _Found(deviations(group_norms, pair, floors.norm), deviations(parameter_norms, pair, floors.parameter))
     yield _norm_check(f"{pair.key}gradient.norm", pair, norms, settings)
     if pair.baseline.grad_sketch and pair.candidate.grad_sketch:
@@ -42,8 +44,10 @@ def check(pair: Pair, floors: Floors, settings: Mapping[str, Any]) -> Iterator[C
 
 
 def later(pairs: Sequence[Pair], floors: Floors, settings: Mapping[str, Any]) -> Iterator[Check]:
-    """The check of the groups' norms at later steps: the first one outside, or the farthest inside."""
-    found = [(_Found(deviations(group_norms, pair, LATER * floors.norm), ()), pair) for pair in pairs]
+    """The check of the groups' norms after the first step: the first one outside, or the farthest inside."""
+    found = [
+        (_Found(deviations(group_norms, pair, growth(pair, pairs[0]) * floors.drift), ()), pair) for pair in pairs[1:]
+    ]
     found = [(each, pair) for each, pair in found if each.groups]
     if found:
         outside = [(each, pair) for each, pair in found if each.first is not None]

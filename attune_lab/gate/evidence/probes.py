@@ -27,6 +27,9 @@ EXACT = 1e-6
 REPEATABLE = 1e-3
 """A step repeated from the same state may differ by this where kernels add in any order; not in deterministic mode."""
 
+STILL = 1e-4
+"""Largest relative change of the loss of a token that must not move: what kernels round otherwise in another batch."""
+
 UPDATE = 2e-3
 """A step of plain gradient descent is rate x clip factor x gradient, but for the rounding of weights and norms."""
 
@@ -46,10 +49,10 @@ READINGS = {
     "sgd.clip_difference": _Reading(Family.CLIPPING, floor=UPDATE),
     "resume.loss": _Reading(Family.RESUME),
     "resume.weights": _Reading(Family.RESUME),
-    "perturbation.future": _Reading(Family.ATTENTION),
-    "perturbation.document": _Reading(Family.POSITIONS),
-    "perturbation.masked": _Reading(Family.LABELS),
-    "perturbation.shift": _Reading(Family.LABELS),
+    "perturbation.future": _Reading(Family.ATTENTION, floor=STILL),
+    "perturbation.document": _Reading(Family.POSITIONS, floor=STILL),
+    "perturbation.masked": _Reading(Family.LABELS, floor=STILL),
+    "perturbation.shift": _Reading(Family.LABELS, floor=STILL),
 }
 """By probe and figure; any other figure must be 0."""
 

@@ -65,15 +65,66 @@ def test_every_version_of_the_iteration_line(tmp_path, version):
     assert curve.norms["grad_norm"].tolist() == [2.125] * 3
 
 
-def test_a_restarted_log_counts_the_last_print_and_skips_lines_without_a_loss(tmp_path):
+def test_a_restarted_log_counts_what_training_went_on_from_and_skips_lines_without_a_loss(tmp_path):
     path = tmp_path / "train.log"
-    prints = [(1, "9.0"), (2, "8.0"), (3, "7.0"), (2, "8.5")]
+    prints = [(1, "9.0"), (2, "8.0"), (3, "7.0"), (4, "6.0"), (2, "8.5"), (3, "7.5")]
     path.write_text(
         "iteration 0/ 9 | loss scale: 1.0 |\n" + "".join(f"iteration {i}/ 9 | lm loss: {x} |\n" for i, x in prints)
     )
     curve = read_curve(path)
-    assert curve.steps.tolist() == [1, 2, 3]
-    assert curve.loss.tolist() == [9.0, 8.5, 7.0]
+    assert curve.steps.tolist() == [1, 2, 3]  # step 4 was thrown away by the restart
+    assert curve.loss.tolist() == [9.0, 8.5, 7.5]
+
+
+def test_a_restarted_csv_is_read_like_a_log_and_a_doubled_step_is_not(tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_text("step,lm_loss\n1,9\n2,8\n3,7\n2,8.5\n3,7.5\n4,6.5\n")
+    assert read_curve(path).loss.tolist() == [9, 8.5, 7.5, 6.5]
+    path.write_text("step,lm_loss\n1,9\n2,8\n2,8.5\n3,7.5\n")
+    with pytest.raises(UserError, match="twice"):
+        read_curve(path)
+
+
+@given(losses=LOSSES)
+def test_a_file_written_backwards_is_the_same_curve(tmp_path_factory, losses):
+    folder = tmp_path_factory.mktemp("back")
+    lines = [f" iteration {i}/ 30 | lm loss: {x:.6E} | grad norm: 1.0 |" for i, x in enumerate(losses, 1)]
+    (folder / "a.log").write_text("\n".join(lines))
+    (folder / "b.log").write_text("\n".join(reversed(lines)))
+    forward, backward = read_curve(folder / "a.log"), read_curve(folder / "b.log")
+    assert forward.steps.tolist() == backward.steps.tolist()
+    assert forward.loss.tolist() == backward.loss.tolist()
+
+
+@given(cut=st.integers(1, 400))
+def test_a_log_cut_anywhere_never_shows_a_wrong_loss(tmp_path_factory, cut):
+    losses = [12.345678, 11.234567, 10.123456]
+    whole = "".join(
+        f" [2026-01-01 00:00:0{i}] iteration {i}/ 9 | elapsed time per iteration (ms): 91{i}.5 | lm loss: {x:.6E} | "
+        "grad norm: 2.125 |\n"
+        for i, x in enumerate(losses, 1)
+    )
+    path = tmp_path_factory.mktemp("cut") / "train.log"
+    path.write_text(whole[: max(cut, whole.index("\n"))])
+    curve = read_curve(path)
+    assert curve.loss.tolist() == [float(f"{x:.6E}") for x in losses[: curve.loss.size]]
+
+
+@given(cut=st.integers(1, 40))
+def test_a_csv_cut_anywhere_never_shows_a_wrong_loss(tmp_path_factory, cut):
+    whole = "step,lm_loss\n" + "".join(f"{i},{x:.6f}\n" for i, x in enumerate([9.123456, 8.5, 8.25, 7.75], 1))
+    path = tmp_path_factory.mktemp("cut") / "c.csv"
+    path.write_text(whole[: 24 + cut])
+    assert set(read_curve(path).loss.tolist()) <= {9.123456, 8.5, 8.25, 7.75}
+
+
+def test_the_clock_of_a_run_is_kept(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(LINES["core_v0.13"].format(i=1, x=9.0) + "\n")
+    assert read_curve(path).clock == ("2025-07-01 10:00:00 910.1",)
+    table = tmp_path / "c.csv"
+    table.write_text("step,lm_loss,iteration_time_s\n1,9,0.5\n2,8,0.25\n")
+    assert read_curve(table).clock == ("0.5", "0.25")
 
 
 def test_rows_are_sorted_and_a_diverged_loss_is_kept(tmp_path):

@@ -61,5 +61,14 @@ def test_run_folders_bring_their_recipe(runs, tmp_path):
 def test_a_shipped_recipe_may_be_named(runs):
     folder, _ = runs
     assert load("mixtral-8x22b").recipe
-    log = folder / "base.log"
-    assert run_gate(f"mixtral-8x22b,{log}", f"mixtral-8x22b,{log}").verdict == "pass"
+    base, again = folder / "base.log", folder / "again.log"
+    assert run_gate(f"mixtral-8x22b,{base}", f"mixtral-8x22b,{again}").verdict == "pass"
+
+
+def test_a_log_compared_with_its_own_copy_proves_nothing(runs, tmp_path):
+    folder, _ = runs
+    copy = tmp_path / "mine.log"
+    copy.write_bytes((folder / "base.log").read_bytes())
+    verdict = run_gate(str(folder / "base.log"), str(copy))
+    assert verdict.verdict == "inconclusive"
+    assert "copy" in verdict.reasons[0]

@@ -3,7 +3,7 @@
 import html.parser
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attune_lab.gate import charts
@@ -92,6 +92,7 @@ def test_losses_that_are_no_numbers_are_left_out_of_the_lines():
     )
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=30),
     st.sampled_from([1e-9, 1.0, 1e9]),

@@ -4,6 +4,7 @@ import pytest
 
 from attune_lab.gate.start import INITIAL_WEIGHTS, dropout_masks_may_differ, settings_of, start_may_differ
 from attune_lab.recipe.registry import registry
+from attune_lab.signals.schema import PLACED_MASKS
 
 REDRAWING = (
     "tp", "pp", "vpp", "layers_per_vstage", "pp_layout", "first_stage_layers", "last_stage_layers",
@@ -76,6 +77,12 @@ def test_each_setting_that_redraws_masks_is_named_where_dropout_is_active(key):
 
 def test_masks_stay_under_settings_that_only_time_differently():
     assert dropout_masks_may_differ({}, {"overlap_grad_reduce": True, "recompute_granularity": "full"}) is None
+
+
+def test_masks_drawn_by_place_are_the_same_in_every_layout():
+    placed = {**MOE, "hidden_dropout": 0.1, PLACED_MASKS: True}
+    assert dropout_masks_may_differ(placed, {**placed, "tp": 2}) is None
+    assert dropout_masks_may_differ(placed, {**MOE, "hidden_dropout": 0.1, "tp": 4})
 
 
 def test_arguments_of_megatron_become_settings():

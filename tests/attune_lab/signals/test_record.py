@@ -58,12 +58,12 @@ def test_long_tensors_are_treated_in_chunks(monkeypatch):
     whole, bits, change = (
         record.sketch("w", values, index),
         record.checksum(values),
-        record._square_sum(values, -values),
+        record.square_sum(values, -values),
     )
     monkeypatch.setattr(record, "CHUNK", 64)
     assert record.sketch("w", values, index).tolist() == pytest.approx(whole.tolist(), abs=1e-11)
     assert record.checksum(values) == bits
-    assert float(record._square_sum(values, -values)) == pytest.approx(float(change), rel=1e-13)
+    assert float(record.square_sum(values, -values)) == pytest.approx(float(change), rel=1e-13)
 
 
 def test_signs_are_balanced_and_independent():
@@ -171,6 +171,18 @@ def test_checksum_of_views_and_odd_shapes():
     assert record.checksum(matrix[1:, 1:]) == record.checksum(matrix[1:, 1:].clone())
     assert record.checksum(torch.tensor(0.0)) != record.checksum(torch.tensor(-0.0))
     assert record.checksum(torch.zeros(2)) != record.checksum(torch.zeros(3))
+
+
+@given(st.integers(1, 40), st.data(), st.sampled_from([torch.float32, torch.bfloat16, torch.float64]))
+@settings(deadline=None)
+def test_placed_hashes_of_parts_add_up_and_see_one_flipped_bit(size, data, dtype):
+    values, cut = weights(size, size, dtype), data.draw(st.integers(0, size))
+    whole = int(record.placed_hash(values))
+    parts = int(record.placed_hash(values[:cut])) + int(record.placed_hash(values[cut:], cut))
+    assert (whole - parts) % 2**64 == 0
+    bits = values.clone().view(torch.uint8)
+    bits[data.draw(st.integers(0, len(bits) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert int(record.placed_hash(bits.view(dtype))) != whole
 
 
 def _rank(rank, folder):

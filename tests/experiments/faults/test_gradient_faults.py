@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -135,8 +136,12 @@ def test_copies_drift_apart_where_the_sum_is_missing(name: str, differ: str, run
 @pytest.mark.parametrize("name", ["F020", "F021"])
 def test_the_router_gets_a_part_of_its_gradient_and_no_copy_differs(name: str, runs: Runs) -> None:
     sound, faulty = runs.first_steps(name)
-    off = {parameter: abs(ratio - 1) for parameter, ratio in ratios(sound, faulty).items()}
-    assert max(off, key=lambda parameter: off[parameter]).endswith("router.weight")
+    off = {
+        name: math.dist(sketch, faulty.grad_sketch[name]) / math.hypot(*sketch)
+        for name, sketch in sound.grad_sketch.items()
+    }
+    assert min(off[parameter] for parameter in off if parameter.endswith("router.weight")) > 0.01
+    assert max(off["head"], off["final_norm"]) < 1e-5  # nothing above the experts is off
     assert faulty.loss == pytest.approx(sound.loss, rel=1e-6)
     assert faulty.replicas == ()
 
@@ -145,8 +150,8 @@ def test_the_router_gets_a_part_of_its_gradient_and_no_copy_differs(name: str, r
 def test_the_logged_norm_is_wrong_and_the_gradients_are_right(name: str, larger: bool, runs: Runs) -> None:
     sound, faulty = runs.first_steps(name)
     assert ratios(sound, faulty) == pytest.approx(dict.fromkeys(sound.grad_norm, 1), rel=1e-3)
-    assert faulty.logged["grad norm"] != pytest.approx(sound.logged["grad norm"], rel=1e-6)
-    assert (faulty.logged["grad norm"] > sound.logged["grad norm"]) == larger
+    change = faulty.logged["grad norm"] - sound.logged["grad norm"]
+    assert change > 0 if larger else change < 0
 
 
 @pytest.mark.parametrize("name", ["F001", "F002a", "F007", "F061"])
@@ -179,7 +184,8 @@ def test_batches_differ_from_a_step_on(name: str, same: int, steps: int, runs: R
 def test_labels_of_another_micro_batch_leave_the_inputs_alone(runs: Runs) -> None:
     sound, faulty = runs.first_steps("F103")
     assert faulty.samples == sound.samples
-    assert faulty.loss > sound.loss
+    assert faulty.loss != pytest.approx(sound.loss, rel=1e-4)
+    assert faulty.replicas == ("pp input: batch",)
 
 
 def test_lost_moments_show_when_the_run_resumes_only(runs: Runs) -> None:

@@ -1,0 +1,151 @@
+"""The tables of a judged suite, as Markdown and as one HTML page."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from experiments.faults.judging import LEVELS, Judgement, Level
+from experiments.faults.plan import Case
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;margin:.5rem 0 2rem}td,th{padding:.2rem .7rem;border-bottom:1px solid #ccc;"
+    "text-align:left;vertical-align:top}th{border-bottom:2px solid #666}"
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of plain text; ``note`` stands below the title."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def wilson(hits: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """Interval of a share of ``hits`` in ``trials`` independent trials, by default at 95 %; (0, 1) without trials.
+
+    **Source:** E. B. Wilson, J. Am. Stat. Assoc. 22 (1927) 209.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share, spread = hits / trials, z * z / trials
+    centre = share + spread / 2
+    half = math.sqrt(share * (1 - share) * spread + spread * spread / 4)
+    return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
+
+
+def tables(judged: Sequence[Judgement]) -> list[Table]:
+    """Every table of the report, those without rows left out."""
+    faults = [j for j in judged if j.case.kind == "fault"]
+    legitimate = [j for j in judged if j.case.kind == "legitimate"]
+    found = [
+        recall("Faults caught, by group", faults, lambda case: case.group),
+        recall("Faults caught, by fault", faults, lambda case: case.candidate.fault or case.name),
+        misses(faults),
+        false_alarms(legitimate),
+        rejections(legitimate),
+        cost(judged),
+    ]
+    return [table for table in found if table.rows]
+
+
+def recall(title: str, faults: Sequence[Judgement], key: Callable[[Case], str]) -> Table:
+    """How many of the faults are rejected at each level, with Wilson intervals, by ``key`` and in all."""
+    groups: dict[str, list[Judgement]] = defaultdict(list)
+    for judgement in faults:
+        groups[key(judgement.case)].append(judgement)
+    rows = [[name, *(_share(group, level) for level in LEVELS)] for name, group in sorted(groups.items())]
+    if rows:
+        rows.append(["all", *(_share(faults, level) for level in LEVELS)])
+    return Table(title, ["", *LEVELS], rows, "Rejected of all, with the Wilson interval at 95 %.")
+
+
+def misses(faults: Sequence[Judgement]) -> Table:
+    """The faults that are not rejected with all signals."""
+    missed = [j for j in faults if not j.rejected("signals")]
+    rows = [[j.case.name, j.case.group, j.verdicts["signals"].verdict, j.case.note] for j in missed]
+    return Table("Faults missed with signals", ["case", "group", "verdict", "why"], rows)
+
+
+def false_alarms(legitimate: Sequence[Judgement]) -> Table:
+    """How many legitimate changes are not passed, by the half of the suite they are in."""
+    rows = []
+    for half in ("calibration", "held-out"):
+        cases = [j for j in legitimate if j.case.half == half]
+        counts = [f"{_count(cases, level, 'reject')} / {_count(cases, level, 'inconclusive')}" for level in LEVELS]
+        rows.append([half, str(len(cases)), *counts])
+    note = (
+        "Rejected / inconclusive. Limits were set on the calibration half, which the names of the cases decide, and on "
+        "no fault."
+    )
+    header = ["half", "cases", *LEVELS]
+    return Table("Legitimate changes not passed", header, rows if legitimate else [], note)
+
+
+def rejections(legitimate: Sequence[Judgement]) -> Table:
+    """Each legitimate change that is not passed, with the reason."""
+    rows = []
+    for judgement in legitimate:
+        for level in LEVELS:
+            verdict = judgement.verdicts[level]
+            if verdict.verdict != "pass":
+                case = judgement.case
+                rows.append([case.name, case.half, level, verdict.verdict, " ".join(verdict.reasons)])
+    return Table("Legitimate changes not passed, one by one", ["case", "half", "level", "verdict", "reason"], rows)
+
+
+def cost(judged: Sequence[Judgement]) -> Table:
+    """What the gate costs besides the pair of runs, in steps of one run."""
+    rows = []
+    for kind in ("fault", "legitimate"):
+        costs = [
+            (j.cost_steps, j.cost_steps / j.case.candidate.config.train_iters) for j in judged if j.case.kind == kind
+        ]
+        if costs:
+            steps, shares = zip(*costs, strict=True)
+            rows.append([kind, f"{sum(steps) / len(steps):.1f}", f"{max(steps):.1f}", f"{100 * max(shares):.0f} %"])
+    return Table("Cost of the probes of both runs", ["cases", "mean steps", "most steps", "most of one run"], rows)
+
+
+def markdown(title: str, intro: str, found: Iterable[Table]) -> str:
+    """The report as Markdown."""
+    parts = [f"# {title}", intro]
+    for table in found:
+        lines = [table.header, ["---"] * len(table.header), *table.rows]
+        parts += [f"## {table.title}", *([table.note] if table.note else [])]
+        parts.append("\n".join("| " + " | ".join(_cell(text) for text in line) + " |" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def page(title: str, intro: str, found: Iterable[Table]) -> str:
+    """The report as an HTML page that needs nothing else."""
+    parts = [f"<h1>{escape(title)}</h1><p>{escape(intro)}</p>"]
+    for table in found:
+        head = "".join(f"<th>{escape(text)}</th>" for text in table.header)
+        rows = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in table.rows)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        parts.append(f"<h2>{escape(table.title)}</h2><p>{escape(table.note)}</p>")
+        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _count(judged: Sequence[Judgement], level: Level, verdict: str) -> int:
+    return sum(j.verdicts[level].verdict == verdict for j in judged)
+
+
+def _share(judged: Sequence[Judgement], level: Level) -> str:
+    caught = _count(judged, level, "reject")
+    low, high = wilson(caught, len(judged))
+    return f"{caught}/{len(judged)} ({100 * low:.0f}–{100 * high:.0f} %)"
