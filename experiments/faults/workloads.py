@@ -20,7 +20,7 @@ _SIZE: dict[str, Any] = {
 WORKLOADS = {
     "dense": TrainerConfig(**_SIZE),
     "tied": TrainerConfig(**_SIZE, untie_embeddings=False, qk_layernorm=True, add_bias_linear=True),
-    "sinks": TrainerConfig(**_SIZE, softmax_type="learnable", attention_backend="unfused"),
+    "sinks": TrainerConfig(**{**_SIZE, "kv_groups": 1}, softmax_type="learnable", attention_backend="unfused"),
     "mtp": TrainerConfig(**_SIZE, mtp_num_layers=1, untie_embeddings=False),
     "moe": TrainerConfig(**_SIZE, num_experts=8, shared_expert_size=64),
     "sigmoid": TrainerConfig(
