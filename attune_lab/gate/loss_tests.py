@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attune_lab.gate.bands import Band, growth, moved
+from attune_lab.gate.bands import STILL_MEAN, Band, growth, moved
 from attune_lab.gate.comparison import MANY_TWINS, MIN_STEPS, Comparison, Pair, difference, norm_ratio
 from attune_lab.gate.curve import Curve, Floats, Ints
 from attune_lab.gate.factors import scale_of
@@ -141,7 +141,7 @@ def _mean(pair: Comparison, spent: float) -> list[Check]:
     mean = float(pair.difference.mean())
     seen = [abs(float(difference(b, t).mean())) for b, t in pair.twins]
     printing = 1.25 * float(pair.printing.mean()) / np.sqrt(pair.base.steps.size)  # 3 sigma of a uniform error
-    prior = pair.band.bias * float(moved(pair.base)[-1])
+    prior = pair.band.bias * float(moved(pair.base, STILL_MEAN)[-1])
     limit = max([prior, *(TWIN_FACTOR * m for m in seen)]) + pair.allowance.bias
     limit = limit * pair.luck * spent + printing
     figures = {"mean": mean, "limit": limit}
