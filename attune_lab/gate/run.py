@@ -98,7 +98,10 @@ def _doubts(baseline: Run, candidate: Run) -> tuple[str | None, str | None]:
     before, after = _settings(baseline, candidate), _settings(candidate, baseline)
     if before is None or after is None:
         return None, None
-    return start_may_differ(before, after), dropout_masks_may_differ(before, after)
+    start, masks = start_may_differ(before, after), dropout_masks_may_differ(before, after)
+    if baseline.signals and candidate.signals and evidence.same_start(baseline.signals, candidate.signals):
+        start = None
+    return start, masks
 
 
 def _settings(run: Run, other: Run) -> dict[str, Any] | None:

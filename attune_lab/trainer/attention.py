@@ -73,6 +73,7 @@ def rotated(x: Tensor, context: Context) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
 
+@injection_point
 def over_context(query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, context: Context) -> Tensor:
     """Attention of the own queries over the whole sequence; (S / cp, B, heads, head) in and out."""
     cp = context.mesh.cp

@@ -52,7 +52,7 @@ class Bucket:
             end += parameter.numel()
         size = -(-end // axis.size) * axis.size
         self.weights = torch.zeros(size, dtype=parameters[0].dtype)
-        self.grads = torch.zeros(size, dtype=torch.float32 if config.grad_reduce_in_fp32 else self.weights.dtype)
+        self.grads = torch.zeros(size, dtype=gradient_dtype(self.weights.dtype, config))
         share = size // axis.size
         first = axis.rank * share
         self.own = slice(first, first + share) if config.use_distributed_optimizer else slice(0, size)
@@ -111,6 +111,12 @@ class Bucket:
             if start < end:
                 inside = slice(start - self.own.start, end - self.own.start)
                 yield member, inside, slice(start - member.start, end - member.start)
+
+
+@injection_point
+def gradient_dtype(weights: torch.dtype, config: TrainerConfig) -> torch.dtype:
+    """What gradients are accumulated and reduced in."""
+    return torch.float32 if config.grad_reduce_in_fp32 else weights
 
 
 @injection_point

@@ -32,6 +32,7 @@ class TrainerConfig(BaseModel):
     expert_bias: bool = False
     bias_update_rate: float = 1e-3
     capacity_factor: float | None = None
+    router_padding_mask: bool = Field(default=False, description="padding takes no part in load balancing")
     router_dtype: Literal["fp32", "bf16"] = "fp32"
     qk_layernorm: bool = False
     add_bias_linear: bool = False

@@ -60,7 +60,7 @@ def make_context(
     own = own_positions(config.seq_len, mesh.cp)
     order = key_order(config.seq_len, mesh.cp)
     queries = order if config.cp_comm_type == "a2a" else own
-    cos, sin = rotary(batch.positions[:, own].T, config)
+    cos, sin = rotary(positions_of(batch, own, mesh.cp), config)
     allowed = visible(queries, order, batch.documents)
     return Context(
         config, mesh, step, microbatch, batch, own, allowed, cos, sin, sequence_weight(config), observer
@@ -81,6 +81,12 @@ def own_positions(length: int, cp: Axis) -> Tensor:
     """
     chunks = torch.arange(length).chunk(2 * cp.size)
     return torch.cat([chunks[cp.rank], chunks[2 * cp.size - 1 - cp.rank]]) if cp.size > 1 else torch.arange(length)
+
+
+@injection_point
+def positions_of(batch: Batch, own: Tensor, cp: Axis) -> Tensor:
+    """Position ids of the own tokens, shape (S / cp, B)."""
+    return batch.positions[:, own].T
 
 
 def key_order(length: int, cp: Axis) -> Tensor:

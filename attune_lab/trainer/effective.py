@@ -21,6 +21,7 @@ def effective(state: State) -> dict[str, Any]:
     values[PLACED_MASKS] = True
     values["adam_beta1"], values["adam_beta2"] = opt.betas(config)
     values["adam_eps"] = opt.epsilon(config)
+    values["grad_reduce_in_fp32"] = all(b.grads.dtype == torch.float32 for b in optimizer.buckets)
     values["exp_avg_dtype"] = _precision([s.mean for s in optimizer.slices], state)
     values["main_params_dtype"] = _precision([s.master for s in optimizer.slices], state) if state.step else "fp32"
     values["optimizer.parameters_trained"] = int(trained[0])

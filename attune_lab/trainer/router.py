@@ -53,7 +53,7 @@ class Router(nn.Module):
         count_load(experts, self.layer, context)
         for name, value in auxiliary(logits, scores, experts, self.layer, context).items():
             context.observer.metric(name, self.layer, context.microbatch, value)
-            weights = attached(weights, value)
+            weights = attached(weights, value, context)
         weights = within_capacity(experts, weights, self.layer, context)
         return Routing(experts.flatten(0, 1), weights.flatten(0, 1))
 
@@ -107,9 +107,10 @@ def within_capacity(experts: Tensor, weights: Tensor, layer: str, context: Conte
 def auxiliary(logits: Tensor, scores: Tensor, experts: Tensor, layer: str, context: Context) -> dict[str, Tensor]:
     """This rank's share of each auxiliary loss of the global batch, by the log's names."""
     config, losses = context.config, {}
-    if config.lb_type != "none" and config.aux_loss_coeff > 0:
+    coefficient = aux_coefficient(context)
+    if config.lb_type != "none" and coefficient > 0:
         balance = load_balancing(scores, experts, layer, context)
-        losses["load_balancing_loss"] = aux_coefficient(context) * balance * context.sequence_weight
+        losses["load_balancing_loss"] = coefficient * balance * context.sequence_weight
     if config.z_loss_coeff > 0:
         squares = logits.logsumexp(-1).square().sum() / config.seq_len
         losses["z_loss"] = config.z_loss_coeff * squares * context.sequence_weight
@@ -134,6 +135,9 @@ def load_balancing(scores: Tensor, experts: Tensor, layer: str, context: Context
     config, mesh = context.config, context.mesh
     probabilities = balance_scores(scores)
     chosen = F.one_hot(experts, config.num_experts).sum(2).float()
+    if config.router_padding_mask:
+        text = token_mask(context)[..., None]
+        chosen, probabilities = chosen * text, probabilities * text
     counts = comm.all_reduce(chosen.sum(0), _sharing(context))
     if config.lb_type == "aux_loss":
         counts = counts.mean(0, keepdim=True)
@@ -142,6 +146,12 @@ def load_balancing(scores: Tensor, experts: Tensor, layer: str, context: Context
         counts = _running_mean(seen, layer, context)
     shares = counts * config.num_experts / (config.topk * config.seq_len)
     return (shares * probabilities.sum(0) / config.seq_len).sum()
+
+
+@injection_point
+def token_mask(context: Context) -> Tensor:
+    """1 for the tokens whose label counts, 0 for padding, shape (S', B)."""
+    return context.batch.mask[:, context.rows].T
 
 
 def _sharing(context: Context) -> Any:
@@ -173,8 +183,8 @@ class _Attach(torch.autograd.Function):
 
 
 @injection_point
-def attached(x: Tensor, loss: Tensor) -> Tensor:
-    """``x``; its backward pass also sends a gradient of 1 into ``loss``."""
+def attached(x: Tensor, loss: Tensor, context: Context) -> Tensor:
+    """``x``; its backward pass also sends a gradient of 1 into ``loss``, an auxiliary loss of a micro-batch."""
     return comm.call(_Attach, x, loss)
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.catalogue import FAULTS
 from experiments.faults.plan import Case, Fault, Run
-from experiments.faults.workloads import BASELINE_PROBES, CANDIDATE_PROBES, TWINS, WORKLOADS
+from experiments.faults.workloads import BASELINE_PROBES, CANDIDATE_PROBES, MODELS, TWINS, WORKLOADS
 
 __all__ = ["FAULTS", "SUITES", "cases", "panel"]
 
@@ -123,17 +123,17 @@ def _changes() -> Iterator[tuple[str, str, Changes, int]]:
     for workload in ("dense", "moe"):
         for layout in layouts():
             yield workload, "layout", layout, 1
-    for workload, changes in product(WORKLOADS, SETTINGS):
+    for workload, changes in product(MODELS, SETTINGS):
         yield workload, "setting", changes, 1
     yield from _combinations()
     for seed, changes in product((2, 3, 4), (*TWINS, *SETTINGS[-6:])):
-        yield list(WORKLOADS)[seed], "seed", changes, seed
+        yield MODELS[seed], "seed", changes, seed
 
 
 def _combinations() -> Iterator[tuple[str, str, Changes, int]]:
     """Legal random mixes of a layout and three settings, the workloads in turn."""
     random = Random(20)
-    names, every, found = list(WORKLOADS), list(layouts()), 0
+    names, every, found = MODELS, list(layouts()), 0
     while found < COMBINATIONS:
         workload, mixed = names[found % len(names)], dict(random.choice(every))
         for changes in random.sample(SETTINGS, 3):

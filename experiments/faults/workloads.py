@@ -31,8 +31,19 @@ WORKLOADS = {
     ),
     "dropout": TrainerConfig(**_SIZE, hidden_dropout=0.1),
     "fp8": TrainerConfig(**_SIZE, num_experts=8, fp8=True),
+    "packed": TrainerConfig(**_SIZE, packed=True),
+    "ragged": TrainerConfig(**_SIZE, ragged=True),
+    "long": TrainerConfig(**_SIZE, rotary_base=500_000.0),
+    "decoupled": TrainerConfig(**_SIZE, decoupled_lr=3e-4),
+    "unbalanced": TrainerConfig(**_SIZE, num_experts=8, shared_expert_size=64, aux_loss_coeff=0.0),
+    "padded": TrainerConfig(**_SIZE, num_experts=8, shared_expert_size=64, ragged=True, router_padding_mask=True),
+    "biased": TrainerConfig(**_SIZE, num_experts=8, add_bias_linear=True),
+    "sparse": TrainerConfig(**_SIZE | {"moe_ffn": 32}, num_experts=32, mbs=1),
 }
-"""By name. A baseline runs on one process, with micro-batches of 2 sequences (``deep``: 1)."""
+"""By name. A baseline runs on one process, with micro-batches of 2 sequences (``deep``, ``sparse``: 1)."""
+
+MODELS = tuple(WORKLOADS)[:9]
+"""The models and numerics; the other workloads give a fault a condition it needs."""
 
 TWINS: tuple[dict[str, Any], ...] = (
     {"mbs": 4},

@@ -52,6 +52,12 @@ def check(
     return [*checks, _cost(candidate)]
 
 
+def same_start(baseline: Signals, candidate: Signals) -> bool:
+    """Whether both runs recorded equal weights before one and the same update."""
+    pairs = pairs_of(baseline, candidate, ())
+    return bool(pairs and pairs[0].baseline.weight_norm) and dynamics.other_start(pairs[0]) is None
+
+
 def _settings(baseline: Signals, candidate: Signals, approvals: Collection[str]) -> list[Check]:
     """The checks of the settings in force, where both runs recorded them."""
     if not baseline.effective or not candidate.effective:
@@ -102,4 +108,4 @@ def _cost(signals: Signals) -> Check:
     """What the probes cost."""
     steps, run = probes.cost(signals), max((record.step for record in signals.steps), default=0)
     share = f", {steps / run:.0%} of the run's {run}" if run else ""
-    return Check("cost", "pass", f"The probes cost {steps:g} steps{share}.", {"value": steps})
+    return Check("cost", "pass", f"The probes cost {steps:.3g} steps{share}.", {"value": steps})

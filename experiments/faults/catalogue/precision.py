@@ -1,0 +1,84 @@
+"""Faults of precision: what is rounded, to what, and with whose scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attune_lab.trainer.config import TrainerConfig
+from attune_lab.trainer.context import Context
+from attune_lab.trainer.linear import quantised
+from attune_lab.trainer.mesh import Axis
+from attune_lab.trainer.optimizer import Slice
+from experiments.faults.catalogue.registry import declare
+
+
+def gradients_in_e5m2(original: Callable[[Tensor], Tensor], grad: Tensor) -> Tensor:
+    """Gradients are rounded to E5M2, with two bits of mantissa, where E4M3 is meant for both passes."""
+    return quantised(grad, grad.detach().abs().amax().float(), torch.float8_e5m2)
+
+
+def scale_of_one_rank(original: Callable[[Tensor, Axis], Tensor], x: Tensor, axis: Axis) -> Tensor:
+    """The largest value is taken over the wrong group, so every rank scales its part of a tensor by itself."""
+    return x.detach().abs().amax().float()
+
+
+def masters_in_bfloat16(
+    original: Callable[..., None], state: Slice, gradient: Tensor, rate: float, step: int, config: TrainerConfig
+) -> None:
+    """Masters are rounded to bfloat16: updates below half a unit of the last place are lost."""
+    original(state, gradient, rate, step, config.model_copy(update={"main_params_dtype": "bf16"}))
+
+
+def moments_in_bfloat16(
+    original: Callable[..., None], state: Slice, gradient: Tensor, rate: float, step: int, config: TrainerConfig
+) -> None:
+    """Adam's moments are rounded to bfloat16."""
+    original(state, gradient, rate, step, config.model_copy(update={"exp_avg_dtype": "bf16"}))
+
+
+def gradients_in_bfloat16(
+    original: Callable[..., torch.dtype], weights: torch.dtype, config: TrainerConfig
+) -> torch.dtype:
+    """Gradients are accumulated and reduced in bfloat16."""
+    return torch.bfloat16
+
+
+def coarse_partial_sums(original: Callable[[Tensor, Context], Tensor], partial: Tensor, context: Context) -> Tensor:
+    """Partial products are rounded to two bits of mantissa before they are summed over tensor-parallel ranks."""
+    rounded = quantised(partial, partial.detach().abs().amax().float(), torch.float8_e5m2)
+    return original(partial + (rounded - partial).detach(), context)
+
+
+def _declare(name: str, title: str, source: str, point: str, patch: Callable[..., Any], **settings: Any) -> None:
+    declare(name, title, source=source, patches={point: patch}, **{"group": "precision"} | settings)
+
+
+_declare(
+    "F068", "FP8 gradients in E5M2", "NVIDIA-NeMo/Megatron-Bridge#638",
+    "linear.quantised_gradient", gradients_in_e5m2, workload="fp8",
+)  # fmt: skip
+_declare(
+    "F069", "FP8 scale of the wrong group", "NVIDIA/Megatron-LM#442",
+    "linear.amax", scale_of_one_rank, workload="fp8", layout={"tp": 2, "sequence_parallel": True},
+)  # fmt: skip
+_declare(
+    "F088", "masters in bfloat16", "pytorch/torchtitan@b5bcd76c docs/bf16_optimizer_states.md",
+    "optimizer.update", masters_in_bfloat16,
+)  # fmt: skip
+_declare(
+    "F089", "gradients accumulated in bfloat16", "NVIDIA-NeMo/Megatron-Bridge#3799",
+    "buckets.gradient_dtype", gradients_in_bfloat16,
+)  # fmt: skip
+_declare(
+    "F090", "moments in bfloat16", "pytorch/torchtitan@b5bcd76c docs/bf16_optimizer_states.md",
+    "optimizer.update", moments_in_bfloat16,
+)  # fmt: skip
+_declare(
+    "F097", "coarse partial sums under sequence parallelism", "NVIDIA-NeMo/Megatron-Bridge#5411",
+    "linear.out_of_rows", coarse_partial_sums, group="numerics", layout={"tp": 2, "sequence_parallel": True},
+    note="The cause is open; two bits of mantissa give about the 8 % error of activations that the report measured.",
+)  # fmt: skip
