@@ -71,7 +71,10 @@ def compare_runs(
     change, allowance, settings = None, NO_ALLOWANCE, None
     if baseline.recipe is not None and candidate.recipe is not None:
         cluster = _smallest_cluster(baseline.recipe, candidate.recipe)
-        found = configuration.check(baseline.recipe, candidate.recipe, cluster=cluster, approvals=approvals)
+        reported = candidate.signals.stack if candidate.signals else None
+        found = configuration.check(
+            baseline.recipe, candidate.recipe, cluster=cluster, versions=reported, approvals=approvals
+        )
         change, allowance, settings = found.change, found.allowance, found.checks
     curves = [twin.curve for twin in twins]
     doubt, masks = _doubts(baseline, candidate)

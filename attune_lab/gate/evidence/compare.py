@@ -9,7 +9,7 @@ from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.evidence import dynamics, gradients, invariants, ledgers, probes
 from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, floors_of
 from attune_lab.gate.evidence.families import Family
-from attune_lab.gate.in_force import effective_differences
+from attune_lab.gate.in_force import effective_differences, known_defects
 from attune_lab.gate.start import INITIAL_WEIGHTS, dropout_masks_may_differ, start_may_differ
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import Signals
@@ -63,6 +63,7 @@ def _settings(baseline: Signals, candidate: Signals, approvals: Collection[str])
     if not baseline.effective or not candidate.effective:
         return []
     found = effective_differences(baseline.effective, candidate.effective, approvals)
+    found += known_defects(baseline, candidate)
     return found or [Check("configuration.in_force", "pass", "The settings in force are equal.")]
 
 
