@@ -12,9 +12,9 @@ from attune_lab.gate import defects
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.couplings import coupled
 from attune_lab.gate.derived import batch_and_schedule, weights_trained
-from attune_lab.gate.facts import LIBRARIES, facts_of
+from attune_lab.gate.facts import facts_of
 from attune_lab.gate.rules import approved_names, judge_setting, raises_precision, show
-from attune_lab.gate.verdict import Check, Outcome
+from attune_lab.gate.verdict import Check
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
@@ -90,7 +90,7 @@ def check(
         *_mapping("version", baseline.versions, candidate.versions),
         *_environment(baseline.environment, candidate.environment),
         *_invariants(baseline, candidate, before, after),
-        *_defects(before, after, versions_follow=versions_follow),
+        *defects.introduced(before, after, versions_follow=versions_follow),
     ]
     if not checks:
         checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
@@ -182,23 +182,3 @@ def _allowance(before: Mapping[str, Any], after: Mapping[str, Any]) -> Band:
             step_1 = abs(defect.effect.get("step_1", 0.0))
             allowance = allowance.widened(Band(2 * step_1, 4 * bias, 2 * bias, 2 * norm))
     return allowance
-
-
-def _defects(before: Mapping[str, Any], after: Mapping[str, Any], *, versions_follow: bool) -> Iterator[Check]:
-    """Known defects the candidate brings in; those the baseline already has are noted only."""
-    inherited, doubtful = defects.active(before)
-    found, unknown = defects.active(after)
-    for defect in inherited:
-        if defect not in found:
-            reason = f"{defect.title} ({defect.source}): the candidate leaves this defect of the baseline behind."
-            yield Check(f"configuration.{defect.id}", "pass", reason)
-    for defect in found:
-        old = defect in inherited
-        outcome: Outcome = "pass" if old else defect.outcome
-        advice = "the baseline has it too" if old else "avoid this combination or upgrade"
-        yield Check(f"configuration.{defect.id}", outcome, f"{defect.title} ({defect.source}): {advice}.")
-    for defect, name in unknown:
-        if not versions_follow and all(defect is not other for other, _ in doubtful):
-            advice = "name its version" if name in LIBRARIES else "find out before this is shipped"
-            reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: {advice}."
-            yield Check(f"configuration.{defect.id}", "inconclusive", reason)

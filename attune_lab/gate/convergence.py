@@ -25,12 +25,12 @@ import numpy as np
 from attune_lab.gate.bands import BANDS, MASKS, NO_ALLOWANCE, Band, Change
 from attune_lab.gate.comparison import MANY_TWINS, Comparison, Pair, compare, difference, note, too_few, unusable
 from attune_lab.gate.copies import copied, identical, without_copies
-from attune_lab.gate.curve import Curve
-from attune_lab.gate.loss_tests import TWIN_FACTOR
+from attune_lab.gate.curve import Curve, Floats, Ints
+from attune_lab.gate.loss_tests import TWIN_FACTOR, envelope
 from attune_lab.gate.sequential import Sequential, every_test, sequential
 from attune_lab.gate.verdict import Check
 
-__all__ = ["MANY_TWINS", "NO_ALLOWANCE", "Band", "Change", "check", "decide"]
+__all__ = ["MANY_TWINS", "NO_ALLOWANCE", "Band", "Change", "check", "decide", "limits"]
 
 
 def check(
@@ -92,6 +92,14 @@ def decide(
         shown = np.intersect1d(baseline.steps, candidate.steps)
         return Sequential(int(shown[-1]), (pair,)) if shown.size else Sequential(None)
     return sequential(pair)
+
+
+def limits(
+    baseline: Curve, candidate: Curve, twins: Sequence[Curve] = (), *, change: Change | None = None
+) -> tuple[Ints, Floats] | None:
+    """Steps and the limit of the difference there, for a drawing; None where the runs cannot be compared."""
+    pair = _prepare(baseline, candidate, twins, (), change)
+    return None if isinstance(pair, Check) or not pair.base.steps.size else (pair.base.steps, envelope(pair))
 
 
 def _prepare(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from attune_lab.gate.facts import LIBRARIES
+from attune_lab.gate.verdict import Check, Outcome
 from attune_lab.recipe.expressions import Expression, UnknownName, compile_expression
 
 ANY_STACK = "any"
@@ -60,3 +62,30 @@ def active(values: Mapping[str, Any]) -> tuple[list[Defect], list[tuple[Defect, 
         except UnknownName as error:
             unknown.append((defect, error.name))
     return found, unknown
+
+
+def introduced(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, versions_follow: bool = False
+) -> Iterator[Check]:
+    """A check per known defect that two runs touch: what the candidate brings in counts, the rest is noted.
+
+    Args:
+        before, after: facts of baseline and candidate.
+        versions_follow: a run will report the versions, so a defect that hangs on an unknown one is not asked about.
+    """
+    inherited, doubtful = active(before)
+    found, unknown = active(after)
+    for defect in inherited:
+        if defect not in found:
+            reason = f"{defect.title} ({defect.source}): the candidate leaves this defect of the baseline behind."
+            yield Check(f"configuration.{defect.id}", "pass", reason)
+    for defect in found:
+        old = defect in inherited
+        outcome: Outcome = "pass" if old else defect.outcome
+        advice = "the baseline has it too" if old else "avoid this combination or upgrade"
+        yield Check(f"configuration.{defect.id}", outcome, f"{defect.title} ({defect.source}): {advice}.")
+    for defect, name in unknown:
+        if not versions_follow and all(defect is not other for other, _ in doubtful):
+            advice = "name its version" if name in LIBRARIES else "find out before this is shipped"
+            reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: {advice}."
+            yield Check(f"configuration.{defect.id}", "inconclusive", reason)

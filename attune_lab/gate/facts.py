@@ -47,13 +47,27 @@ def facts_of(recipe: Recipe, cluster: ClusterSpec, reported: Mapping[str, str] |
 
     values: dict[str, Any] = {**_defaults(), **{key: recipe.get(key) for key in registry()}}
     values.update(effective(recipe, cluster))
-    uneven = ("eod_mask_loss", "packed", "variable_seq")
-    values["ragged"] = any(values[name] for name in uneven)  # the pre-training loader masks nothing else
-    values["qkv_format"] = "thd" if values["packed"] or values["inter_document_masking"] else "sbhd"
-    values["resume"] = bool(values["load"]) and not values["finetune"]
+    values |= _implied(values)
     values["te_vendor"] = "amd" if cluster.accelerator.name.startswith("MI") else "nvidia"
     values.update({f"env_{name}": value for name, value in recipe.environment.items()})
     return _with_versions(values, {**recipe.versions, **(reported or {})})
+
+
+def facts_in_force(settings: Mapping[str, Any], stack: Mapping[str, str]) -> dict[str, Any]:
+    """The facts of a run of Megatron-LM as it recorded them.
+
+    Args:
+        settings: in force, by registry key; entries that no condition can ask for are left out, and a value that the
+            setting cannot have leaves it unknown.
+        stack: library versions.
+    """
+    from attune_lab.recipe.registry import registry
+
+    asked = {name: value for name, value in settings.items() if name in registry() or name in vocabulary()}
+    fitting = {name: value for name, value in asked.items() if value is None or _fits(name, value)}
+    values = facts_from({**fitting, **{name: text for name, text in stack.items() if name in LIBRARIES}})
+    values |= _implied(values)
+    return {name: value for name, value in values.items() if name not in asked or name in fitting}
 
 
 def facts_from(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,6 +90,16 @@ def facts_from(given: Mapping[str, Any]) -> dict[str, Any]:
     stack = values["stack"].lower().replace("-", "_")
     values["stack"] = "megatron_lm" if stack in _MEGATRON else stack
     return _with_versions(values, {name: stated[name] for name in LIBRARIES if name in stated})
+
+
+def _implied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What settings of Megatron-LM say of data and start."""
+    return {
+        # The pre-training loader masks nothing else.
+        "ragged": any(values[name] for name in ("eod_mask_loss", "packed", "variable_seq")),
+        "qkv_format": "thd" if values["packed"] or values["inter_document_masking"] else "sbhd",
+        "resume": bool(values["load"]) and not values["finetune"],
+    }
 
 
 def _defaults() -> dict[str, Any]:
@@ -109,11 +133,25 @@ def _checked(name: str, value: Any) -> Any:
     from attune_lab.recipe.registry import registry
 
     if name in registry():
-        return checked(registry()[name], tuple(value) if isinstance(value, list) else value)
+        return checked(registry()[name], _plain(value))
     wanted = vocabulary()[name].get("default", False) if name in vocabulary() else ""
     if type(value) is not type(wanted):
         raise UserError(f"{name} takes a value of type {type(wanted).__name__}, not {value!r}")
     return value
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a value has the type of what it is to be."""
+    try:
+        _checked(name, value)
+    except UserError:
+        return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """A value as the registry writes it; JSON knows no tuples."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _derived(values: Mapping[str, Any]) -> dict[str, Any]:

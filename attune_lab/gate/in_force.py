@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attune_lab.gate.couplings import coupled
+from attune_lab.gate.defects import introduced
 from attune_lab.gate.derived import batch_and_schedule
+from attune_lab.gate.facts import facts_in_force
 from attune_lab.gate.rules import approved_names, judge_setting, outside, show
 from attune_lab.gate.start import INITIAL_WEIGHTS
 from attune_lab.gate.verdict import Check
+
+if TYPE_CHECKING:
+    from attune_lab.signals.schema import Signals
 
 _MISSING = object()
 
@@ -37,6 +42,14 @@ def effective_differences(
     both = {name for name in names if name in before and name in after}
     full = [{**defaults, **{name: run[name] for name in both}} for run in (before, after)]
     return [*checks, *coupled(*full), *batch_and_schedule(before, after)]
+
+
+def known_defects(baseline: Signals, candidate: Signals) -> list[Check]:
+    """One check per known defect of Megatron-LM that two recorded runs touch; empty for runs of other stacks."""
+    if "mcore" not in baseline.stack or "mcore" not in candidate.stack:
+        return []
+    before, after = (facts_in_force(run.effective, run.stack) for run in (baseline, candidate))
+    return list(introduced(before, after))
 
 
 def _difference(

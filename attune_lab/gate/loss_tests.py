@@ -108,11 +108,16 @@ def _prior(band: Band, base: Curve) -> Floats:
     return np.asarray(np.maximum(band.step_1, band.envelope * growth(base)))
 
 
-def _envelope(pair: Comparison) -> Check:
-    """The largest difference against the growing envelope."""
+def envelope(pair: Comparison) -> Floats:
+    """The limit of the difference at each step, without what printing adds; shape (T,)."""
     factor = TWIN_FACTOR * (_leave_one_out(pair.twins, pair.band) if len(pair.twins) >= MANY_TWINS else 1.0)
     limit = np.maximum(_prior(pair.band, pair.base), factor * _twin_envelope(pair.twins, pair.base.steps))
-    limit = (limit + pair.allowance.envelope) * pair.luck
+    return np.asarray((limit + pair.allowance.envelope) * pair.luck)
+
+
+def _envelope(pair: Comparison) -> Check:
+    """The largest difference against the growing envelope."""
+    limit = envelope(pair)
     gaps, printing = pair.difference, pair.printing
     ratio = np.abs(gaps) / (limit + printing)
     worst = int(np.argmax(ratio))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from attune_lab.contracts import UserError
-from attune_lab.gate import charts
+from attune_lab.gate import charts, convergence
 from attune_lab.gate.evidence import gradients
 from attune_lab.gate.evidence.bands import Deviation, Pair, deviations, floors_of
 from attune_lab.gate.evidence.compare import pairs_of
@@ -97,7 +97,9 @@ def _charts(baseline: Run, candidate: Run, twins: Sequence[Run]) -> list[charts.
         if "grad_norm" in run.curve.norms
     ]
     apart = [_difference(baseline, run, role) for run, role in runs if run is not baseline]
-    drawn = [charts.draw("loss", losses), charts.draw("loss, per cent from the baseline", apart)]
+    found = convergence.limits(baseline.curve, candidate.curve, [twin.curve for twin in twins])
+    band = None if found is None else (found[0].astype(float), -100 * found[1], 100 * found[1])
+    drawn = [charts.draw("loss", losses), charts.draw("loss, per cent from the baseline", apart, band)]
     return [chart for chart in (*drawn, charts.draw("gradient norm", norms)) if chart is not None]
 
 

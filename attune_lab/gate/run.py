@@ -71,7 +71,10 @@ def compare_runs(
     change, allowance, settings = None, NO_ALLOWANCE, None
     if baseline.recipe is not None and candidate.recipe is not None:
         cluster = _smallest_cluster(baseline.recipe, candidate.recipe)
-        found = configuration.check(baseline.recipe, candidate.recipe, cluster=cluster, approvals=approvals)
+        reported = candidate.signals.stack if candidate.signals else None
+        found = configuration.check(
+            baseline.recipe, candidate.recipe, cluster=cluster, versions=reported, approvals=approvals
+        )
         change, allowance, settings = found.change, found.allowance, found.checks
     curves = [twin.curve for twin in twins]
     doubt, masks = _doubts(baseline, candidate)
@@ -98,7 +101,10 @@ def _doubts(baseline: Run, candidate: Run) -> tuple[str | None, str | None]:
     before, after = _settings(baseline, candidate), _settings(candidate, baseline)
     if before is None or after is None:
         return None, None
-    return start_may_differ(before, after), dropout_masks_may_differ(before, after)
+    start, masks = start_may_differ(before, after), dropout_masks_may_differ(before, after)
+    if baseline.signals and candidate.signals and evidence.same_start(baseline.signals, candidate.signals):
+        start = None
+    return start, masks
 
 
 def _settings(run: Run, other: Run) -> dict[str, Any] | None:

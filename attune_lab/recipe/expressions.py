@@ -60,9 +60,17 @@ def versions(named: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     return {name: version(text) for name, text in named.items() if re.match(r"v?[0-9]", text)}
 
 
+def _product(values: Any) -> Any:
+    """The product of numbers; of anything else it could be a text of any length."""
+    numbers = tuple(values)
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise TypeError("prod takes numbers")
+    return math.prod(numbers)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "bool": bool, "int": int, "len": len, "min": min, "max": max, "any": any, "all": all, "abs": abs, "set": set,
-    "prod": math.prod, "V": version,
+    "prod": _product, "V": version,
     "stages": layouts.stages, "stages_with": layouts.stages_with, "symbols": layouts.symbols,
     "layout_count": layouts.layout_count, "splits_evenly": layouts.splits_evenly,
 }  # fmt: skip
@@ -71,6 +79,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 def _power(base: Any, exponent: Any) -> Any:
     if abs(exponent) > _MAX_EXPONENT or abs(base) > _MAX_BASE:
         raise ValueError(f"{base} ** {exponent} is out of bounds")
+    if base < 0 and exponent != int(exponent):
+        raise ValueError(f"{base} ** {exponent} is no real number")
     return base**exponent
 
 

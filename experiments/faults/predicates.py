@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attune_lab.gate.configuration import check
 from attune_lab.gate.defects import active, defects
@@ -132,3 +132,23 @@ def false_alarms() -> Alarms:
             findings = check(recipe, recipe.with_settings(move), cluster=cluster).checks
             raised += [f"{entry.name} {dict(move)}: {f.reason}" for f in findings if f.outcome != "pass"]
     return Alarms(comparisons, tuple(raised))
+
+
+def main() -> None:
+    """Prints the table of faults and what public recipes raise."""
+    table = rows()
+    for row in table:
+        print(
+            f"{row.fault}  {row.caught:<10}  {row.how}: {row.predicate}" if row.predicate else f"{row.fault}  {row.how}"
+        )
+    told = [row for row in table if row.predicate]
+    counts = {caught: sum(row.caught == caught for row in told) for caught in get_args(How)}
+    alarms = false_alarms()
+    print(f"\n{len(told)} of {len(table)} faults have a condition on settings: {counts}")
+    print(f"{len(alarms.raised)} of {alarms.comparisons} legitimate changes of public recipes raise an alarm")
+    for reason in alarms.raised:
+        print(f"  {reason}")
+
+
+if __name__ == "__main__":
+    main()

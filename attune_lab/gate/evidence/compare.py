@@ -9,7 +9,7 @@ from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.evidence import dynamics, gradients, invariants, ledgers, probes
 from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, floors_of
 from attune_lab.gate.evidence.families import Family
-from attune_lab.gate.in_force import effective_differences
+from attune_lab.gate.in_force import effective_differences, known_defects
 from attune_lab.gate.start import INITIAL_WEIGHTS, dropout_masks_may_differ, start_may_differ
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import Signals
@@ -52,11 +52,18 @@ def check(
     return [*checks, _cost(candidate)]
 
 
+def same_start(baseline: Signals, candidate: Signals) -> bool:
+    """Whether both runs recorded equal weights before one and the same update."""
+    pairs = pairs_of(baseline, candidate, ())
+    return bool(pairs and pairs[0].baseline.weight_norm) and dynamics.other_start(pairs[0]) is None
+
+
 def _settings(baseline: Signals, candidate: Signals, approvals: Collection[str]) -> list[Check]:
     """The checks of the settings in force, where both runs recorded them."""
     if not baseline.effective or not candidate.effective:
         return []
     found = effective_differences(baseline.effective, candidate.effective, approvals)
+    found += known_defects(baseline, candidate)
     return found or [Check("configuration.in_force", "pass", "The settings in force are equal.")]
 
 
@@ -102,4 +109,4 @@ def _cost(signals: Signals) -> Check:
     """What the probes cost."""
     steps, run = probes.cost(signals), max((record.step for record in signals.steps), default=0)
     share = f", {steps / run:.0%} of the run's {run}" if run else ""
-    return Check("cost", "pass", f"The probes cost {steps:g} steps{share}.", {"value": steps})
+    return Check("cost", "pass", f"The probes cost {steps:.3g} steps{share}.", {"value": steps})

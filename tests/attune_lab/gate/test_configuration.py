@@ -2,6 +2,7 @@
 
 import pytest
 
+from attune_lab.contracts import UserError
 from attune_lab.gate import Change, judge
 from attune_lab.gate.configuration import check
 from attune_lab.recipe import Recipe
@@ -137,6 +138,53 @@ def test_an_approved_parameter_of_the_space_covers_the_settings_it_writes():
     assert outcome(edits, approvals=("moments",)) == "pass"
 
 
+@pytest.mark.parametrize(
+    "edits", [{"fp8_amax_history_len": 16}, {"fp8_margin": 1}, {"router_padding_quant": True}], ids=str
+)
+def test_an_approval_of_fp8_covers_how_gemms_are_quantised(edits):
+    base = BASE.with_settings({"fp8": "e4m3", "fp8_recipe": "delayed"})
+    assert outcome(edits, baseline=base) == "reject"
+    assert outcome(edits, baseline=base, approvals=("fp8",)) == "pass"
+
+
+def test_a_forbidden_setting_is_named_as_such():
+    found = check(BASE, BASE.with_settings({"force_load_balancing": True}), cluster=CLUSTER).checks
+    assert any("no training run may use" in c.reason for c in found)
+
+
+def test_an_approval_may_name_the_group_and_must_name_something():
+    fp8 = {"fp8": "e4m3", "fp8_recipe": "blockwise"}
+    assert outcome(fp8, approvals=("precision.fp8",)) == "pass"
+    with pytest.raises(UserError, match="fp8"):
+        outcome(fp8, approvals=("fp_8",))
+
+
+@pytest.mark.parametrize(
+    ("edits", "name"),
+    [
+        ({"gbs": 128}, "global_batch"), ({"gbs": 128}, "tokens_per_step"), ({"seq_len": 2048}, "tokens_per_step"),
+        ({"gbs": 128}, "lr_horizon"), ({"train_iters": 50}, "lr_horizon"), ({"lr_warmup_iters": 5}, "lr_warmup"),
+        ({"pp_layout": "Et*8|t*8|t*8|t*7L"}, "layers"), ({"pp_layout": "Et*8|t*8|t*8|t*7L"}, "parameters"),
+        ({"pp_layout": "Et*8|t*8|t*8|t*8mL"}, "mtp_layers"), ({"pp_layout": "Et*8|t*8|t*8|t*8mL"}, "parameters"),
+        ({"freeze_all_layers": True}, "parameters"), ({"num_experts": 16}, "parameters"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_step_trains_is_derived_and_compared(edits, name):
+    base = BASE.with_settings({"train_iters": 100, "lr_warmup_iters": 10})
+    found = {c.name: c for c in check(base, base.with_settings(edits), cluster=CLUSTER).checks}
+    assert found[f"configuration.{name}"].outcome == "reject"
+
+
+def test_the_parameters_trained_are_counted_without_padding():
+    found = check(BASE, BASE.with_settings({"pp_layout": "Et*8|t*8|t*8|t*7L"}), cluster=CLUSTER).checks
+    reason = next(c.reason for c in found if c.name == "configuration.parameters")
+    # Mixtral 8x7B, arXiv 2401.04088: 46.7 B parameters of 32 layers, of which 0.26 B are the two vocabulary matrices.
+    assert "instead of 46,702,792,704" in reason
+    old, new = 46_702_792_704, int(reason.split()[3].replace(",", ""))
+    assert (old - new) * 32 == pytest.approx(old - 2 * 32000 * 4096, rel=1e-6)
+
+
 @pytest.mark.parametrize("key", ["lr", "aux_loss_coeff", "seed", "clip_grad", "train_iters"])
 def test_no_approval_opens_the_objective(key):
     assert outcome({key: 7}, approvals=(key,)) == "reject"
@@ -181,3 +229,5 @@ def test_an_unknown_version_is_a_question_only_where_it_matters():
     assert outcome({"overlap_param_gather": False}, baseline=nameless) == "pass"
     assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless) == "inconclusive"
     assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless, versions={"mcore": "0.19.1"}) == "pass"
+    candidate = nameless.with_settings({"tp": 2, "sequence_parallel": True})
+    assert judge(check(nameless, candidate, cluster=CLUSTER, versions_follow=True).checks, []).verdict == "pass"

@@ -4,6 +4,7 @@ import pytest
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.facts import LIBRARIES, facts_from, facts_of, vocabulary
+from attune_lab.recipe import Recipe
 from attune_lab.recipe.registry import registry
 from tests.attune_lab.recipe.recipes_for_tests import cluster, moe
 
@@ -91,7 +92,9 @@ def test_the_accelerator_tells_whose_transformer_engine_it_is():
 
 
 def test_versions_of_the_run_count_before_those_of_the_recipe():
-    assert facts_of(moe(), cluster(), {"mcore": "0.19.1"})["mcore"] == (0, 19, 1)
+    named = Recipe.from_canonical({**moe().canonical(), "versions": {"mcore": "0.16.0"}})
+    assert facts_of(named, cluster())["mcore"] == (0, 16, 0)
+    assert facts_of(named, cluster(), {"mcore": "0.19.1"})["mcore"] == (0, 19, 1)
     assert "mcore" not in facts_of(moe(), cluster())
 
 

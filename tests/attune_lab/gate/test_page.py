@@ -92,7 +92,7 @@ def test_losses_that_are_no_numbers_are_left_out_of_the_lines():
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=30),
     st.sampled_from([1e-9, 1.0, 1e9]),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attune_lab.recipe.expressions import UnknownName, compile_expression, version
+from attune_lab.recipe.expressions import FUNCTIONS, UnknownName, compile_expression, version
 
 NAMES = {"tp": 2, "pp": 4, "ep": 8, "frac": 0.25, "on": True, "off": False, "unset": None}
 
@@ -95,8 +96,11 @@ def test_refuses_what_the_language_lacks(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["9**9**9", "2**1000", "'x' * 10**9", "(1,) * 10**9", "1/0", "(1, 2)[5]", "None < 1", "'%999d' % 1"]
-)
+    "text",
+    ["9**9**9", "2**1000", "'x' * 10**9", "(1,) * 10**9", "1/0", "(1, 2)[5]", "None < 1", "'%999d' % 1",
+     "prod((10**9, 'x'))", "prod((10**9, (1,)))", "(-8) ** 0.5", "0.0 ** -1", "stages('t*9999|t*9999')", "int(1e999)",
+     "9" * 999 + "/3.0"],
+)  # fmt: skip
 def test_bounds_and_type_errors_name_the_text(text: str) -> None:
     with pytest.raises(ValueError, match="expression"):
         evaluate(text)
@@ -123,3 +127,16 @@ def test_lists_compare_as_tuples() -> None:
 )
 def test_versions(text: str, numbers: tuple[int, ...]) -> None:
     assert version(text) == numbers
+
+
+TOKENS = st.sampled_from(
+    [*FUNCTIONS, "tp", "missing", "(", ")", ",", "[", "]", "{", "}", "not ", " and ", " or ", " if ", " else ", " in ",
+     " is ", "<", ">=", "==", "**", "*", "+", "-", "/", "%", "//", "|", "9" * 40, "1e308", "0", "-1", "'t*9|'", "None"]
+)  # fmt: skip
+
+
+@given(st.lists(TOKENS, max_size=25).map("".join))
+def test_no_text_does_more_than_say_that_it_is_none(text: str) -> None:
+    """Nothing but the two errors of the language gets out, and nothing hangs."""
+    with suppress(UnknownName, ValueError):
+        compile_expression(text).evaluate({"tp": (2, "x")})

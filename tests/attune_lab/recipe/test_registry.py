@@ -3,8 +3,8 @@ from typing import get_args
 
 import pytest
 
-from attune_lab.recipe import Recipe
 from attune_lab.gate.defects import defects
+from attune_lab.recipe import Recipe
 from attune_lab.recipe.registry import (
     Direction,
     Kind,

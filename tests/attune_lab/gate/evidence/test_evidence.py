@@ -31,7 +31,7 @@ def test_a_right_run_breaks_no_invariant():
     assert {c.outcome for c in check_alone(BASE)} == {"pass"}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 200))
 def test_rounding_passes_every_check(seed):
     found = check(BASE, run(seed))
@@ -39,7 +39,7 @@ def test_rounding_passes_every_check(seed):
     assert all(c.figures.get("value", 0.0) <= c.figures["limit"] for c in found if "limit" in c.figures)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(factor=st.sampled_from([0.25, 0.5, 2.0, 4.0]), seed=st.integers(0, 50))
 def test_a_factor_on_all_gradients_is_a_wrong_scale(factor, seed):
     found = rejected(run(seed, lambda g: scaled(g, factor)))
@@ -98,7 +98,7 @@ def test_each_signal_finds_its_fault(changes, name, family):
     assert found[name].reason.endswith(".")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(field=st.sampled_from(["grad_norm", "weight_norm", "update_norm"]), bad=st.sampled_from([math.nan, math.inf]))
 def test_what_is_no_number_never_passes(field, bad):
     steps = tuple(s.model_copy(update={field: {**getattr(s, field), "head": bad}}) for s in BASE.steps)
@@ -243,7 +243,7 @@ def test_floors_of_gradients_widen_with_depth_and_stay_below_the_published_bound
     assert floors.norm >= FLOORS["bf16"].norm
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 1000), size=st.floats(1e-4, 0.5))
 def test_the_error_from_a_sketch_is_the_true_one_within_its_distribution(seed, size):
     """chi^2 with 16 degrees of freedom: the square root of the mean is within 0.2 to 1.91 but for about 1e-6."""

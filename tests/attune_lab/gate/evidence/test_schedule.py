@@ -11,7 +11,7 @@ from attune_lab.gate.evidence.schedule import NEEDED, learning_rate
 SETTINGS = {"lr": 1e-3, "min_lr": 1e-4, "lr_decay_style": "cosine", "lr_decay_iters": 100, "lr_warmup_iters": 10}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(updates=st.integers(0, 300), style=st.sampled_from(["constant", "linear", "cosine"]))
 def test_the_rate_rises_to_the_highest_and_falls_to_the_lowest(updates, style):
     rate = learning_rate(updates, SETTINGS | {"lr_decay_style": style})

@@ -1,0 +1,93 @@
+"""`python -m attune_lab.trainer`: alone, under torchrun, and with input that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attune_lab.contracts import UserError
+from attune_lab.gate.curves_io import read_curve
+from attune_lab.trainer.__main__ import main, read_config
+from attune_lab.trainer.config import TrainerConfig
+
+TINY = TrainerConfig(hidden=16, heads=2, kv_groups=2, ffn=32, vocab_size=64, num_layers=2, gbs=4, seq_len=16)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "config.json"
+    file.write_text(TINY.model_copy(update={"train_iters": 3}).model_dump_json())
+    return file
+
+
+def test_alone(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(config), "--out", str(tmp_path / "run"), "--probe", "repeat"]) == 0
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["config.json", "signals.json", "train.log"]
+    assert capsys.readouterr().out == (tmp_path / "run" / "train.log").read_text()
+    assert len(read_curve(tmp_path / "run").steps) == 3
+
+
+def test_under_torchrun_as_alone(tmp_path: Path) -> None:
+    losses = []
+    for dp in (1, 2):
+        file, out = tmp_path / f"{dp}.yaml", tmp_path / f"run {dp}"
+        values = TINY.model_copy(update={"train_iters": 2, "dp": dp}).model_dump(exclude_defaults=True)
+        file.write_text("".join(f"{name}: {value}\n" for name, value in values.items()))
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"] if dp == 2 else []
+        done = subprocess.run(
+            [sys.executable, "-m", *launcher, "attune_lab.trainer", str(file), "--out", str(out)],
+            capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("lm loss") == 2
+        losses.append(read_curve(out).loss)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{bad", "line 1: is neither JSON nor YAML"),
+        ("- 1", "holds no settings"),
+        ("1: 2", "holds no settings"),
+        ("layers: 4", "layers: Extra inputs are not permitted"),
+        ("dp: many", "dp: Input should be a valid integer"),
+        ("gbs: 3", "gbs must be a multiple of mbs"),
+        ("[" * 1_000, "is neither JSON nor YAML"),
+    ],
+)
+def test_settings_that_cannot_be_trained(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_config(file)
+
+
+def test_json_and_yaml_say_the_same(config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("hidden: 16\nheads: 2\nffn: 32\nvocab_size: 64\nnum_layers: 2\ngbs: 4\nseq_len: 16\ntrain_iters: 3")
+    assert read_config(file) == read_config(config)
+
+
+def test_exit_codes(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    four = tmp_path / "four.yaml"
+    four.write_text("dp: 4")
+    assert main([str(four), "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("need 4 ranks and 1 run: start torchrun with --nproc-per-node 4.\n")
+    (tmp_path / "file").touch()
+    assert main([str(config), "--out", str(tmp_path / "file" / "out")]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_only_rank_0_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert main([str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == ""
