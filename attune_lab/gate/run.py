@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.contracts import UserError
-from attune_lab.gate import configuration, convergence, evidence
+from attune_lab.gate import configuration, convergence, evidence, log_ledger
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.curve import Curve
 from attune_lab.gate.facts import facts_of
@@ -92,7 +92,10 @@ def compare_runs(
             masks=masks,
             seeds=seeds,
         ),
-        _signals(baseline, candidate, twins, change=change, allowance=allowance, approvals=approvals),
+        [
+            *log_ledger.check(baseline.log, candidate.log),
+            *_signals(baseline, candidate, twins, change=change, allowance=allowance, approvals=approvals),
+        ],
     )
 
 

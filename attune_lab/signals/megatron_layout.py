@@ -202,9 +202,9 @@ def whole_names(chunk: nn.Module, ep_rank: int) -> Iterator[tuple[str, nn.Parame
     experts = {name: m.num_local_experts for name, m in chunk.named_modules() if name.endswith(".mlp.experts")}
     for name, parameter in chunk.named_parameters():
         whole = "embedding.weight" if getattr(parameter, "shared_embedding", False) else renamed(name)
-        if layer := next((n for prefix, n in layers.items() if name.startswith(prefix + ".")), None):
+        for layer in (number for prefix, number in layers.items() if name.startswith(prefix + ".")):
             whole = _LAYER.sub(f"layers.{layer}", whole)
-        if local := next((n for prefix, n in experts.items() if name.startswith(prefix + ".")), 0):
+        for local in (number for prefix, number in experts.items() if name.startswith(prefix + ".")):
             whole = _EXPERT.sub(partial(_shifted, ep_rank * local), whole)
         yield whole, parameter
 
