@@ -264,4 +264,7 @@ def test_signals_survive_the_file(tmp_path):
     path = tmp_path / "signals.json"
     BASE.write(path)
     assert read_signals(path) == BASE
+    run(1, loss=math.inf, clip_factor=math.nan).write(path)
+    assert read_signals(path).steps[0].loss == math.inf
+    assert math.isnan(read_signals(path).steps[0].clip_factor)
     assert SETTINGS["tp"] == BASE.effective["tp"]
