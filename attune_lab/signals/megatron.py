@@ -56,6 +56,7 @@ from attune_lab.signals.megatron_layout import (
     union,
 )
 from attune_lab.signals.megatron_settings import megatron_settings
+from attune_lab.signals.record import Piece
 from attune_lab.signals.schema import Signals, StepSignals
 
 
@@ -207,10 +208,10 @@ class Recorder:
         world = self._groups.world
         scale = _loss_scale(self._optimizer)
         reduced = record.totals(owned_pieces(self._shares, partial(_reduced_gradient, scale)), self._names, world)
-        before = list(owned_pieces(self._shares, lambda share: share.master.clone()))
+        before = [Piece(p.name, p.values.clone(), torch.empty(0)) for p in owned_pieces(self._shares, _weights)]
         self._given = {}
         result = step()
-        changes = record.changes(before, owned_pieces(self._shares, lambda share: share.master), self._names, world)
+        changes = record.changes(before, owned_pieces(self._shares, _weights), self._names, world)
         success, logged_norm = (result[0], result[1]) if isinstance(result, tuple) else (True, None)
         logged = {} if logged_norm is None else {"grad norm": float(logged_norm)}
         learning_rates = [group["lr"] for group in self._optimizer.param_groups]
@@ -268,7 +269,7 @@ class _ForwardWeights:
 
     def __init__(self, model: Sequence[nn.Module], shares: Sequence[Share]) -> None:
         self._model = model
-        self._shares = {id(s.parameter): s for s in shares if type(s.parameter.data) is Tensor}  # no FP8 weights
+        self._shares = {id(share.parameter): share for share in shares if share.plain}
         self._used: dict[int, Tensor] = {}
         self._handles: list[Any] = []
 
@@ -325,12 +326,18 @@ def _replica_differences(shares: Sequence[Share], groups: Groups) -> set[str]:
     """'GROUP: parameter' of the weights of this rank whose copies differ. Collective."""
     found: set[str] = set()
     for expert, tp, dp in ((False, "tp", "dp"), (True, "etp", "edp")):
-        some = {s.name: s.parameter.data for s in shares if s.expert == expert}
-        whole = {s.name: s.parameter.data for s in shares if s.expert == expert and s.dim is None}
+        some = {s.name: s.parameter.data for s in shares if s.plain and s.expert == expert}
+        whole = {s.name: s.parameter.data for s in shares if s.plain and s.expert == expert and s.dim is None}
         found |= set(record.replica_differences(whole, getattr(groups, tp), tp))
         found |= set(record.replica_differences(some, getattr(groups, dp), dp))
-    shared = dict.fromkeys(["embedding.weight"], next((s.parameter.data for s in shares if s.shared), torch.empty(0)))
-    return found | set(record.replica_differences(shared, groups.embedding, "embedding"))
+    shared = dict.fromkeys(
+        ["embedding.weight"], next((s.parameter.data for s in shares if s.plain and s.shared), torch.empty(0))
+    )
+    return found | set(record.replica_differences(shared, groups.embedding, "ends"))
+
+
+def _weights(share: Share) -> Tensor:
+    return share.master
 
 
 def _reduced_gradient(scale: float, share: Share) -> Tensor | None:

@@ -117,6 +117,11 @@ class Share:
     part: int
     parts: int
 
+    @property
+    def plain(self) -> bool:
+        """Whether the forward uses an ordinary tensor, not a quantised one."""
+        return type(self.parameter.data) is Tensor
+
     def places(self, start: int, stop: int) -> Tensor:
         """Flat positions in the whole model's parameter of elements [start, stop) of this rank's."""
         local = torch.arange(start, stop, device=self.parameter.device)
@@ -178,15 +183,15 @@ def check_cover(shares: Sequence[Share], names: Sequence[str], groups: Groups) -
     Raises:
         UserError: a parameter has elements that no rank or several ranks answer for.
     """
-    counts = {s.name: torch.tensor([float(s.stop - s.start)]) for s in shares if s.owned}
-    for name, (found,) in additive(counts, names, 1, groups.world).items():
-        for share in shares:
-            wanted = share.parameter.numel() * share.parts
-            if share.name == name and found != wanted:
-                raise UserError(
-                    f"{name}: {found:.0f} elements have an owner, the whole model has {wanted}; the hooks do not know "
-                    "this layout, remove them from the run or name the parameter's split in its attributes."
-                )
+    own = {share.name: torch.tensor([float(share.stop - share.start)]) for share in shares if share.owned}
+    owned = additive(own, names, 1, groups.world)
+    for share in shares:
+        found, wanted = owned[share.name][0], share.parameter.numel() * share.parts
+        if found != wanted:
+            raise UserError(
+                f"{share.name}: {found:.0f} elements have an owner, the whole model has {wanted}; the hooks do not "
+                "know this layout: remove them from the run, or name the split in the attributes of the parameter."
+            )
 
 
 def whole_names(chunk: nn.Module, ep_rank: int) -> Iterator[tuple[str, nn.Parameter]]:
@@ -197,9 +202,9 @@ def whole_names(chunk: nn.Module, ep_rank: int) -> Iterator[tuple[str, nn.Parame
     experts = {name: m.num_local_experts for name, m in chunk.named_modules() if name.endswith(".mlp.experts")}
     for name, parameter in chunk.named_parameters():
         whole = "embedding.weight" if getattr(parameter, "shared_embedding", False) else renamed(name)
-        if layer := next((n for prefix, n in layers.items() if name.startswith(prefix + ".")), None):
+        for layer in (number for prefix, number in layers.items() if name.startswith(prefix + ".")):
             whole = _LAYER.sub(f"layers.{layer}", whole)
-        if local := next((n for prefix, n in experts.items() if name.startswith(prefix + ".")), 0):
+        for local in (number for prefix, number in experts.items() if name.startswith(prefix + ".")):
             whole = _EXPERT.sub(partial(_shifted, ep_rank * local), whole)
         yield whole, parameter
 

@@ -30,8 +30,7 @@ class Attention(nn.Module):
         columns, rows = ((0, tp),), ((1, tp),)
         inner, kv = config.heads * head, config.kv_groups * head
         self.query = build.matrix(f"{name}.query", inner, config.hidden, columns)
-        self.key = build.matrix(f"{name}.key", kv, config.hidden, columns)
-        self.value = build.matrix(f"{name}.value", kv, config.hidden, columns)
+        self.key, self.value = (self._kv(f"{name}.{which}", kv, build) for which in ("key", "value"))
         self.output = build.matrix(f"{name}.output", config.hidden, inner, rows)
         bias = config.add_bias_linear
         self.query_bias = build.bias(f"{name}.query_bias", inner, columns) if bias else None
@@ -43,6 +42,14 @@ class Attention(nn.Module):
             self.key_norm = build.norm(f"{name}.key_norm", head, summed_over_tp=summed)
         if config.softmax_type == "learnable":
             self.sink = build.parameter(Spec(f"{name}.sink", (config.heads,), columns, decays=False))
+
+    def _kv(self, name: str, rows: int, build: Builder) -> nn.Parameter:
+        """Weights of keys or values, divided by groups; a single group is whole on every rank, for its own queries."""
+        config, tp = build.config, build.mesh.tp
+        shape, std = (rows, config.hidden), config.init_method_std
+        if config.kv_groups == 1:
+            return build.parameter(Spec(name, shape, std=std, summed_over_tp=tp.size > 1))
+        return build.parameter(Spec(name, shape, ((0, tp),), std))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """The attention branch of a layer."""

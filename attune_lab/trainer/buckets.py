@@ -83,7 +83,7 @@ class Bucket:
 
     def start_reduction(self) -> None:
         """Begins the sum over replicas."""
-        self._work = reduce_gradients(self.grads, self.reduced, self.axis)
+        self._work = begin_reduction(self)
 
     def finish_reduction(self) -> None:
         """The gradients are in ``reduced`` when this returns."""
@@ -123,6 +123,12 @@ def gradient_dtype(weights: torch.dtype, config: TrainerConfig) -> torch.dtype:
 def accumulate(total: Tensor, grad: Tensor, spec: Spec) -> None:
     """Adds a micro-batch's gradient of one parameter to the step's."""
     total.add_(grad)
+
+
+@injection_point
+def begin_reduction(bucket: Bucket) -> dist.Work | None:
+    """Begins the sum of a bucket's gradients over its replicas."""
+    return reduce_gradients(bucket.grads, bucket.reduced, bucket.axis)
 
 
 @injection_point

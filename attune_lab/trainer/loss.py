@@ -12,7 +12,7 @@ from torch import Tensor
 from attune_lab.trainer import communication as comm
 from attune_lab.trainer.context import Context
 from attune_lab.trainer.injection import injection_point
-from attune_lab.trainer.linear import linear
+from attune_lab.trainer.linear import into_columns, linear
 from attune_lab.trainer.mesh import Axis
 from attune_lab.trainer.weights import in_forward
 
@@ -34,10 +34,15 @@ def embedded(tokens: Tensor, weight: Tensor, context: Context) -> Tensor:
 def token_losses(hidden: Tensor, weight: Tensor, labels: Tensor, context: Context) -> Tensor:
     """Cross-entropy of every own token, shape (S / cp, B), float32, from normed hidden states (S', B, H)."""
     tp = context.mesh.tp
-    hidden = comm.gather(hidden, tp) if context.config.sequence_parallel else comm.copy_to(hidden, tp)
-    logits = linear(hidden, weight, context).float()
+    logits = linear(head_input(hidden, context), weight, context).float()
     entropy = fused_cross_entropy if context.config.cross_entropy_fusion else cross_entropy
     return entropy(logits, labels[:, context.own].T, tp)
+
+
+@injection_point
+def head_input(hidden: Tensor, context: Context) -> Tensor:
+    """Hidden states on the way into the head, whose vocabulary is divided over tp."""
+    return into_columns(hidden, context)
 
 
 @injection_point

@@ -122,7 +122,7 @@ def _compute(sent: Sent, experts: Experts, etp: Axis, context: Context) -> Tenso
     lengths = comm.all_gather(torch.tensor([len(sent.rows)]), etp).tolist()
     longest = max(lengths)
     padding = longest - len(sent.rows)
-    rows = comm.gather(F.pad(sent.rows, (0, 0, 0, padding)), etp)
+    rows = all_rows(F.pad(sent.rows, (0, 0, 0, padding)), etp)
     numbers = comm.all_gather(F.pad(sent.experts, (0, padding), value=-1), etp)
     valid = numbers >= 0
     partial = torch.zeros_like(rows)
@@ -155,11 +155,23 @@ def combined(outputs: Tensor, weights: Tensor, token: Tensor, shape: torch.Size)
 def through_all_gather(x: Tensor, routing: Routing, experts: Experts, context: Context) -> Tensor:
     """Expert outputs of N tokens (N, H): every rank sees all tokens and computes those of its experts."""
     axis, ep = context.mesh.expert_parallel, context.mesh.ep
-    rows = comm.gather(x, axis)
-    weights = comm.gather(routing.weights, axis).flatten()
+    rows = all_rows(x, axis)
+    weights = all_weights(routing.weights, axis).flatten()
     chosen = comm.all_gather(routing.experts, axis).flatten()
     per_rank = context.config.num_experts // ep.size
     mine = (chosen // per_rank == ep.rank).nonzero().flatten()
     token = mine // routing.experts.shape[1]
     outputs = expert_outputs(Sent(rows[token], chosen[mine]), experts, context)
     return comm.scatter_sum(combined(outputs, weights[mine], token, rows.shape), axis)
+
+
+@injection_point
+def all_rows(x: Tensor, axis: Axis) -> Tensor:
+    """The hidden states of all ranks on the way into a part of the experts; gradients are summed back."""
+    return comm.gather(x, axis)
+
+
+@injection_point
+def all_weights(weights: Tensor, axis: Axis) -> Tensor:
+    """The combine weights of all ranks, of which each uses those of its experts; gradients are summed back."""
+    return comm.gather(weights, axis)

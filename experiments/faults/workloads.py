@@ -20,14 +20,14 @@ _SIZE: dict[str, Any] = {
 WORKLOADS = {
     "dense": TrainerConfig(**_SIZE),
     "tied": TrainerConfig(**_SIZE, untie_embeddings=False, qk_layernorm=True, add_bias_linear=True),
-    "sinks": TrainerConfig(**_SIZE, softmax_type="learnable", attention_backend="unfused"),
+    "sinks": TrainerConfig(**{**_SIZE, "kv_groups": 1}, softmax_type="learnable", attention_backend="unfused"),
     "mtp": TrainerConfig(**_SIZE, mtp_num_layers=1, untie_embeddings=False),
     "moe": TrainerConfig(**_SIZE, num_experts=8, shared_expert_size=64),
     "sigmoid": TrainerConfig(
         **_SIZE, num_experts=8, shared_expert_size=64, score_function="sigmoid", expert_bias=True, mtp_num_layers=1
     ),
     "deep": TrainerConfig(
-        lr=1e-3, min_lr=1e-4, hidden=64, heads=4, kv_groups=4, ffn=128, num_layers=8, seq_len=128, gbs=8, mbs=1
+        lr=1e-3, min_lr=1e-4, hidden=64, heads=4, kv_groups=4, ffn=128, num_layers=8, seq_len=128, gbs=4, mbs=1
     ),
     "dropout": TrainerConfig(**_SIZE, hidden_dropout=0.1),
     "fp8": TrainerConfig(**_SIZE, num_experts=8, fp8=True),

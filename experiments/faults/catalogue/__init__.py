@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from experiments.faults.catalogue import (
     auxiliary_losses,
+    batches,
+    clip_norm,
+    grad_scale,
+    loss_norm,
     masks_and_labels,
+    missing_reduce,
     model,
     precision,
     routing,
+    tied_embedding,
     updates,
     weights_and_races,
 )
@@ -16,10 +22,16 @@ from experiments.faults.catalogue.registry import FAULTS
 __all__ = [
     "FAULTS",
     "auxiliary_losses",
+    "batches",
+    "clip_norm",
+    "grad_scale",
+    "loss_norm",
     "masks_and_labels",
+    "missing_reduce",
     "model",
     "precision",
     "routing",
+    "tied_embedding",
     "updates",
     "weights_and_races",
 ]

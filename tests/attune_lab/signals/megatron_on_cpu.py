@@ -46,7 +46,7 @@ def train(rank: int, world_size: int, layout: dict, out: Path) -> None:
 
     Args:
         rank, world_size: of the group.
-        layout: sizes by axis (``tp``, ``pp``, ``cp``, ``ep``, ``etp``); ``sharded``: by the distributed optimizer;
+        layout: sizes by axis (``tp``, ``pp``, ``vpp``, ``ep``, ``etp``); ``sharded``: by the distributed optimizer;
             ``overlap``: of reductions and gathers; ``bf16``; ``tied``: head and embedding; ``aux``: coefficient of the
             balancing loss; ``spoiled``: one weight of the last rank changes after the first step.
         out: path of the signals file.
@@ -57,7 +57,7 @@ def train(rank: int, world_size: int, layout: dict, out: Path) -> None:
         parallel_state.initialize_model_parallel(
             layout.get("tp", 1),
             layout.get("pp", 1),
-            context_parallel_size=layout.get("cp", 1),
+            virtual_pipeline_model_parallel_size=layout.get("vpp"),
             expert_model_parallel_size=layout.get("ep", 1),
             expert_tensor_parallel_size=layout.get("etp", 1),
         )
@@ -102,12 +102,14 @@ def _train(layout: dict, out: Path, *, last: bool) -> None:
         return losses, partial(_loss, batch["loss_mask"])
 
     with recording(model, optimizer, out, last=STEPS) as recorder:
-        batches = _batches(parallel_state.get_data_parallel_rank(), replicas)
+        batches = [_batches(parallel_state.get_data_parallel_rank(), replicas) for _ in model]
         for step in range(1, STEPS + 1):
-            model[0].zero_grad_buffer()
+            for chunk in model:
+                chunk.zero_grad_buffer()
             optimizer.zero_grad()
             get_forward_backward_func()(
-                forward_step_func=recorder.forward_step(forward_step), data_iterator=batches, model=model,
+                forward_step_func=recorder.forward_step(forward_step), model=model,
+                data_iterator=batches if len(model) > 1 else batches[0],
                 num_microbatches=SEQUENCES // 2 // replicas, seq_length=LENGTH, micro_batch_size=2, forward_only=False,
             )  # fmt: skip
             optimizer.step()
@@ -137,27 +139,35 @@ def _build(layout: dict):
         moe_layer_freq=[0, 1, 1, 1], moe_aux_loss_coeff=layout.get("aux", 0.0),
         moe_router_load_balancing_type="seq_aux_loss", moe_token_dispatcher_type="allgather",
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=layout.get("pp", 1),
-        context_parallel_size=layout.get("cp", 1), expert_model_parallel_size=layout.get("ep", 1),
+        virtual_pipeline_model_parallel_size=layout.get("vpp"), expert_model_parallel_size=layout.get("ep", 1),
         expert_tensor_parallel_size=layout.get("etp", 1), sequence_parallel=tp > 1, bf16=bf16, params_dtype=dtype,
         pipeline_dtype=dtype, hidden_dropout=0.0, attention_dropout=0.0, calculate_per_token_loss=True,
+        batch_p2p_comm=False,  # gloo matches batched messages of two ranks in another order than NCCL
         use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_dropout_fusion=False,
         masked_softmax_fusion=False, persist_layer_norm=False,
     )  # fmt: skip
-    chunk = GPTModel(
-        config=config, transformer_layer_spec=get_gpt_decoder_block_spec(config, use_transformer_engine=False),
-        vocab_size=VOCABULARY, max_sequence_length=LENGTH, pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(), position_embedding_type="rope",
-        share_embeddings_and_output_weights=layout.get("tied", False),
-    )  # fmt: skip
-    for parameter in chunk.parameters():
-        tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    chunks = [
+        GPTModel(
+            config=config, vocab_size=VOCABULARY, max_sequence_length=LENGTH, position_embedding_type="rope",
+            transformer_layer_spec=get_gpt_decoder_block_spec(config, use_transformer_engine=False, vp_stage=stage),
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+            share_embeddings_and_output_weights=layout.get("tied", False), vp_stage=stage,
+        )
+        for stage in (range(layout["vpp"]) if "vpp" in layout else [None])
+    ]  # fmt: skip
+    for chunk in chunks:
+        for parameter in chunk.parameters():
+            tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     sharded, overlap = layout.get("sharded", True), layout.get("overlap", False)
     ddp = DistributedDataParallelConfig(
         use_distributed_optimizer=sharded, overlap_grad_reduce=overlap, overlap_param_gather=overlap,
         grad_reduce_in_fp32=True, bucket_size=20_000 if overlap else None,
     )  # fmt: skip
-    module = Float16Module(config, chunk) if bf16 else chunk
-    model = [DistributedDataParallel(config=config, ddp_config=ddp, module=module)]
+    model = [
+        DistributedDataParallel(config=config, ddp_config=ddp, module=Float16Module(config, chunk) if bf16 else chunk)
+        for chunk in chunks
+    ]
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam", lr=1e-2, clip_grad=1.0, bf16=bf16, params_dtype=dtype, weight_decay=0.1,

@@ -1,8 +1,6 @@
 """Signals of tensors: the same for every layout, and able to see what they are for."""
 
 import itertools
-import multiprocessing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from attune_lab.signals import record
 from attune_lab.signals.record import Piece
 from attune_lab.signals.schema import SKETCHES
+from attune_lab.trainer.pool import RankPool
 
 MASK = 2**64 - 1
 
@@ -185,9 +184,8 @@ def test_placed_hashes_of_parts_add_up_and_see_one_flipped_bit(size, data, dtype
     assert int(record.placed_hash(bits.view(dtype))) != whole
 
 
-def _rank(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+def found_by_two(rank, world_size):
+    """What the collectives return on both ranks."""
     group = dist.group.WORLD
     values, index = weights(101), torch.arange(101)
     mine = slice(0, 40) if rank == 0 else slice(40, None)
@@ -199,19 +197,15 @@ def _rank(rank, folder):
             {"same": values, "apart": values + rank, "sign": torch.zeros(3) * (1 - 2 * rank)}, group, "tp"
         ),
     )
-    torch.save(found, f"{folder}/{rank}")
-    dist.destroy_process_group()
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, found)
+    return everyone
 
 
-def test_two_processes_add_up(tmp_path: Path):
-    """Collectives for real: what two gloo ranks find together is what one process finds alone, on both ranks."""
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=_rank, args=(r, str(tmp_path))) for r in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    first, second = (torch.load(tmp_path / str(r)) for r in range(2))
+def test_two_processes_add_up():
+    """Collectives for real: what two ranks find together is what one process finds alone, on both ranks."""
+    with RankPool(2) as pool:
+        first, second = pool.run(found_by_two)
     assert first == second
     alone = record.totals(
         [Piece(n, weights(101), torch.arange(101)) for n in ("w", "last stage")], ["w", "last stage"], None
