@@ -12,7 +12,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,6 +48,22 @@ def read_curve(path: str | Path) -> Curve:
     if not rows:
         rows = _csv_rows(text, file)
     return _curve(rows, file)
+
+
+def read_log(path: str | Path) -> dict[int, Row]:
+    """The columns of every step of a Megatron-LM log by their printed names; empty where the curve is a CSV.
+
+    Raises:
+        UserError: nothing there, or a step that is no whole number.
+    """
+    file = curve_file(Path(path))
+    return {_step(step, file): values for step, _, values in _log_lines(_text(file))}
+
+
+def printed_quantum(text: str) -> float:
+    """Distance to the next number that can be printed with as many digits."""
+    mantissa, _, exponent = text.lower().partition("e")
+    return float(10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2])))
 
 
 def curve_file(path: Path) -> Path:
@@ -88,27 +104,32 @@ def _text(file: Path) -> str:
 
 
 def _log_rows(text: str) -> list[Row]:
-    """The iteration lines of a Megatron-LM log (every version since 2.0), the last of each step.
+    """The iteration lines of a Megatron-LM log, the last of each step."""
+    rows: list[Row] = []
+    for step, stamp, values in _log_lines(text):
+        if rows and rows[-1]["step"] == step:
+            rows.pop()
+        clock = f"{stamp} {values.get('elapsed time per iteration (ms)', '')}".strip()
+        norm = values.get("grad norm", "")
+        rows.append({"step": step, "lm_loss": values["lm loss"], "grad_norm": norm, "clock": clock})
+    return rows
+
+
+def _log_lines(text: str) -> Iterator[tuple[str, str, Row]]:
+    """(step, time stamp, columns by name) of every iteration line with a loss, of every version since 2.0.
 
     **Source:** NVIDIA/Megatron-LM@d98e8a64 megatron/training/training.py ``training_log``.
     """
     matches = [match for line in text.splitlines() if (match := _ITERATION.search(line))]
     closed = any(match[3].rstrip().endswith("|") for match in matches)
-    rows: list[Row] = []
     for match in matches:
         items = match[3].split("|")
         if closed:
             items.pop()  # empty, or what is left of an item that was cut off
         pairs = (item.rsplit(":", 1) for item in items if ":" in item)
         values = {name.strip(): value.strip() for name, value in pairs}
-        if "lm loss" not in values:
-            continue
-        if rows and rows[-1]["step"] == match[2]:
-            rows.pop()
-        clock = f"{match[1] or ''} {values.get('elapsed time per iteration (ms)', '')}".strip()
-        norm = values.get("grad norm", "")
-        rows.append({"step": match[2], "lm_loss": values["lm loss"], "grad_norm": norm, "clock": clock})
-    return rows
+        if "lm loss" in values:
+            yield match[2], match[1] or "", values
 
 
 def _csv_rows(text: str, file: Path) -> list[Row]:
@@ -205,15 +226,11 @@ def _quanta(texts: list[str]) -> Floats:
     quanta = np.zeros(len(texts))
     plain = []
     for i, text in enumerate(texts):
-        mantissa, _, exponent = text.lower().partition("e")
-        decimals = len(mantissa.partition(".")[2])
         if not math.isfinite(float(text)):
             continue
-        if exponent:
-            quanta[i] = 10.0 ** (int(exponent) - decimals)
-        else:
-            plain.append((i, 10.0**-decimals))
-    finest = min((quantum for _, quantum in plain), default=0.0)
-    for i, _ in plain:
-        quanta[i] = finest
+        quanta[i] = printed_quantum(text)
+        if "e" not in text.lower():
+            plain.append(i)
+    if plain:
+        quanta[plain] = quanta[plain].min()
     return quanta

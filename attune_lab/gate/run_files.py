@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.curve import Curve
-from attune_lab.gate.curves_io import read_curve
+from attune_lab.gate.curves_io import read_curve, read_log
+from attune_lab.gate.log_ledger import Log
 from attune_lab.signals.schema import FILE_NAME, Signals, read_signals
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ class Run:
         curve: losses, and gradient norms where they were logged.
         recipe: None where no recipe stands beside the curve.
         signals: None where the run recorded none.
+        log: what a Megatron-LM log prints besides; empty where the curve is a CSV.
     """
 
     name: str
     curve: Curve
     recipe: Recipe | None = None
     signals: Signals | None = None
+    log: Log = field(default_factory=dict)
 
 
 def read_run(text: str) -> Run:
@@ -46,16 +49,17 @@ def read_run(text: str) -> Run:
 
     recipe, comma, curve = text.rpartition(",")
     if comma and not os.path.exists(text):
-        return Run(text, read_curve(curve), load(recipe).recipe)
+        return Run(text, read_curve(curve), load(recipe).recipe, log=read_log(curve))
     path = Path(text)
     if not os.path.isdir(path):
-        return Run(text, read_curve(path))
+        return Run(text, read_curve(path), log=read_log(path))
     recipes = [file for file in sorted(path.iterdir()) if file.suffix in RECIPE_SUFFIXES]
     if len(recipes) > 1:
         raise UserError(f"{path}: holds several recipes; name one as recipe,log.")
     found = load(str(recipes[0])).recipe if recipes else None
     signals = path / FILE_NAME
-    return Run(text, read_curve(path), found, read_signals(signals) if signals.is_file() else None)
+    recorded = read_signals(signals) if signals.is_file() else None
+    return Run(text, read_curve(path), found, recorded, read_log(path))
 
 
 def read_twins(texts: Iterable[str]) -> list[Run]:

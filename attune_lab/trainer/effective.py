@@ -8,8 +8,12 @@ import torch
 
 from attune_lab.signals.schema import PLACED_MASKS
 from attune_lab.trainer import communication as comm
+from attune_lab.trainer import linear, router
 from attune_lab.trainer import optimizer as opt
 from attune_lab.trainer.state import State
+
+FP8_FORMATS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "hybrid"}
+"""Settings of FP8 by the format of gradients; that of the forward pass is E4M3."""
 
 
 def effective(state: State) -> dict[str, Any]:
@@ -22,6 +26,8 @@ def effective(state: State) -> dict[str, Any]:
     values["adam_beta1"], values["adam_beta2"] = opt.betas(config)
     values["adam_eps"] = opt.epsilon(config)
     values["grad_reduce_in_fp32"] = all(b.grads.dtype == torch.float32 for b in optimizer.buckets)
+    values["fp8"] = FP8_FORMATS[linear.gradient_format()] if config.fp8 else None
+    values["router_dtype"] = "fp32" if router.score_dtype(config) == torch.float32 else None
     values["exp_avg_dtype"] = _precision([s.mean for s in optimizer.slices], state)
     values["main_params_dtype"] = _precision([s.master for s in optimizer.slices], state) if state.step else "fp32"
     values["optimizer.parameters_trained"] = int(trained[0])

@@ -76,10 +76,15 @@ def amax(x: Tensor, axis: Axis) -> Tensor:
     return comm.all_reduce(x.detach().abs().amax().float(), axis, dist.ReduceOp.MAX)
 
 
-@injection_point
 def quantised_gradient(grad: Tensor) -> Tensor:
-    """A gradient rounded to E4M3 with its own scale."""
-    return quantised(grad, grad.detach().abs().amax().float())
+    """A gradient rounded to FP8 with its own scale."""
+    return quantised(grad, grad.detach().abs().amax().float(), gradient_format())
+
+
+@injection_point
+def gradient_format() -> torch.dtype:
+    """The 8-bit format of gradients, the same as that of the forward pass."""
+    return torch.float8_e4m3fn
 
 
 def quantised(x: Tensor, largest: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attune_lab.trainer import communication as comm
+from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.context import Context
 from attune_lab.trainer.injection import injection_point
 from attune_lab.trainer.weights import Builder, Spec, in_forward, spec_of
@@ -40,7 +41,9 @@ class Router(nn.Module):
         self.weight = build.parameter(
             Spec(f"{name}.weight", shape, std=config.init_method_std, summed_over_tp=summed)
         )  # fmt: skip
-        self.register_buffer("bias", build.weights.get(f"{name}.bias", torch.zeros(config.num_experts)).clone())
+        self.register_buffer(
+            "bias", build.weights.get(f"{name}.bias", torch.zeros(config.num_experts)).clone().to(self.weight.device)
+        )
 
     def forward(self, x: Tensor, context: Context) -> Routing:
         """The routing, with the auxiliary losses attached to its weights."""
@@ -63,9 +66,14 @@ def logits_of(x: Tensor, weight: Tensor, context: Context) -> Tensor:
     """Router logits (S', B, E), float32."""
     used = in_forward(weight)
     context.observer.weight_used(spec_of(weight).name, weight, used)
-    if context.config.router_dtype == "bf16":
-        return F.linear(x.bfloat16(), used.bfloat16()).float()
-    return F.linear(x.float(), used.float())
+    dtype = score_dtype(context.config)
+    return F.linear(x.to(dtype), used.to(dtype)).float()
+
+
+@injection_point
+def score_dtype(config: TrainerConfig) -> torch.dtype:
+    """What the router's product is computed in."""
+    return torch.bfloat16 if config.router_dtype == "bf16" else torch.float32
 
 
 @injection_point

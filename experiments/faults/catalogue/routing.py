@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.context import Context
 from attune_lab.trainer.moe import Experts, Sent
 from attune_lab.trainer.router import update_bias
@@ -25,9 +26,9 @@ def mask_of_another_rank(original: Callable[[Context], Tensor], context: Context
     return context.batch.mask[:, rows].T
 
 
-def scores_in_bfloat16(original: Callable[..., Tensor], x: Tensor, weight: Tensor, context: Context) -> Tensor:
+def scores_in_bfloat16(original: Callable[..., torch.dtype], config: TrainerConfig) -> torch.dtype:
     """The router's product is computed in bfloat16, so that close scores tie and others win."""
-    return original(x, weight, replace(context, config=context.config.model_copy(update={"router_dtype": "bf16"})))
+    return torch.bfloat16
 
 
 WARM_UPS = 3
@@ -121,7 +122,7 @@ _declare(
 )  # fmt: skip
 _declare(
     "F050", "router scores in bfloat16", "NVIDIA/Megatron-LM#2765",
-    {"router.logits_of": scores_in_bfloat16}, workload="sigmoid",
+    {"router.score_dtype": scores_in_bfloat16}, workload="sigmoid",
 )  # fmt: skip
 _declare(
     "F051", "expert bias moved by the warm-up of a graph", "NVIDIA/Megatron-LM#4433",

@@ -26,11 +26,15 @@ def fixed_decay(original: Callable[[int, TrainerConfig], float], step: int, conf
     return original(step, config.model_copy(update={"lr_decay_iters": 1000}))
 
 
+LOADED_AFTER = 10
+"""Step after which a checkpoint is loaded."""
+
+
 def one_rate_after_load(
     original: Callable[..., None], state: Slice, gradient: Tensor, rate: float, step: int, config: TrainerConfig
 ) -> None:
-    """Loading a checkpoint, here after step 10, gives all groups of parameters the same learning rate."""
-    if step > 10:
+    """Loading a checkpoint gives all groups of parameters the same learning rate."""
+    if step > LOADED_AFTER:
         state.rate.fill_(1.0)
     original(state, gradient, rate, step, config)
 
