@@ -10,8 +10,10 @@ import numpy as np
 from attune_lab.gate.curve import Curve, Floats
 
 PROBE_STEPS = 20
-STILL = 0.12
-"""Share of a limit that holds where the loss has not fallen: a model that has not moved cannot have parted far."""
+STILL = 0.3
+"""Share of the envelope that holds where the loss has not fallen: a model that has not moved cannot have parted far."""
+STILL_MEAN = 0.12
+"""The same of the mean difference."""
 FULL_FALL = 0.1
 """Every such fall of log(loss) adds another whole limit, up to one."""
 CHAOTIC = 5.0
@@ -81,10 +83,10 @@ MASKS = Band(1.2e-3, 2e-3, 3e-4, 0.02)
 2.5e-3 as largest and 4.5e-4 as mean difference within 25 steps."""
 
 
-def moved(base: Curve) -> Floats:
+def moved(base: Curve, still: float = STILL) -> Floats:
     """Share of a limit that the fall of the loss since the first step allows at each step, shape (T,)."""
     fall = np.log(base.loss[0]) - np.log(np.minimum.accumulate(base.loss))
-    return np.asarray(np.minimum(1.0, STILL + fall / FULL_FALL))
+    return np.asarray(np.minimum(1.0, still + fall / FULL_FALL))
 
 
 def growth(base: Curve) -> Floats:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attune_lab.gate.bands import Band, growth, moved
+from attune_lab.gate.bands import STILL_MEAN, Band, growth, moved
 from attune_lab.gate.comparison import MANY_TWINS, MIN_STEPS, Comparison, Pair, difference, norm_ratio
 from attune_lab.gate.curve import Curve, Floats, Ints
 from attune_lab.gate.factors import scale_of
@@ -20,8 +20,8 @@ MEAN_STEPS = 25
 DOUBT = 0.5
 TREND = 4.0
 """A mean difference beyond `DOUBT` of its limit is a question if its trend has this many standard errors."""
-COARSE = 0.5
-"""Printing may make up this share of the limit of the loss; beyond, the digits are too few to see a fault."""
+COARSE = 0.25
+"""Printing may make up this share of the largest limit; beyond, the digits are too few to see a fault."""
 
 
 def loss_tests(pair: Comparison, *, spent: float = 1.0) -> list[Check]:
@@ -132,7 +132,7 @@ def _envelope(pair: Comparison) -> Check:
             f"find its fault{_second_seed(float(ratio[worst]), pair)}."
         )
         return Check("convergence.envelope", "reject", reason, figures, _onset(pair, first))
-    if (printing > COARSE * limit).any():
+    if printing.max() > COARSE * limit.max():
         reason = "The loss is printed with too few digits to compare; log at least 5 digits."
         return Check("convergence.envelope", "inconclusive", reason, figures)
     return Check("convergence.envelope", "pass", f"The loss stays inside the band, closest {at}.", figures)
@@ -146,7 +146,7 @@ def _mean(pair: Comparison, spent: float) -> list[Check]:
     mean = float(pair.difference.mean())
     seen = [abs(float(difference(b, t).mean())) for b, t in pair.twins]
     printing = 1.25 * float(pair.printing.mean()) / np.sqrt(pair.base.steps.size)  # 3 sigma of a uniform error
-    prior = pair.band.bias * float(moved(pair.base)[-1])
+    prior = pair.band.bias * float(moved(pair.base, STILL_MEAN)[-1])
     limit = max([prior, *(TWIN_FACTOR * m for m in seen)]) + pair.allowance.bias
     limit = limit * pair.luck * spent + printing
     figures = {"mean": mean, "limit": limit}

@@ -39,12 +39,12 @@ def sequential(pair: Comparison) -> Sequential:
     for look in LOOKS:
         if look < pair.base.steps[0]:
             continue
+        if look > pair.base.steps[-1]:
+            break
         so_far = pair.until(look)
         rejections = [c for c in every_test(so_far, spent=math.sqrt(PROBE_STEPS / look)) if c.outcome == "reject"]
         if rejections:
             return Sequential(look, tuple(rejections))
-        if so_far.base.steps[-1] == pair.base.steps[-1]:
-            break
     return Sequential(None)
 
 

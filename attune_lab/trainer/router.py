@@ -41,7 +41,9 @@ class Router(nn.Module):
         self.weight = build.parameter(
             Spec(f"{name}.weight", shape, std=config.init_method_std, summed_over_tp=summed)
         )  # fmt: skip
-        self.register_buffer("bias", build.weights.get(f"{name}.bias", torch.zeros(config.num_experts)).clone())
+        self.register_buffer(
+            "bias", build.weights.get(f"{name}.bias", torch.zeros(config.num_experts)).clone().to(self.weight.device)
+        )
 
     def forward(self, x: Tensor, context: Context) -> Routing:
         """The routing, with the auxiliary losses attached to its weights."""

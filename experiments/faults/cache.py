@@ -122,6 +122,7 @@ def key_of(run: Run, fault: Fault | None) -> str:
     parts = {
         "config": run.config.model_dump(mode="json"),
         "probes": sorted(run.probes),
+        "warm": run.warm,
         "fault": run.fault,
         "patches": {point: source_of(patch) for point, patch in sorted(fault.patches.items())} if fault else {},
         "trainer": trainer_digest(),

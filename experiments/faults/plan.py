@@ -50,12 +50,14 @@ class Run:
         config: its settings.
         fault: name of the fault in force, if any.
         probes: probes it makes besides its steps.
+        warm: it starts from weights in which attention has learnt something, see `attune_lab.trainer.warm`.
     """
 
     name: str
     config: TrainerConfig
     fault: str | None = None
     probes: tuple[str, ...] = ()
+    warm: bool = False
 
 
 @dataclass(frozen=True)

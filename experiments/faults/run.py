@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.pool import RankPool, RunFailed
-from experiments.faults.cache import Cache, Result, key_of
+from experiments.faults.cache import Cache, Result, key_of, trainer_digest
 from experiments.faults.plan import Fault, Run
 
-Execute = Callable[[int, int, Run, Path], None]
+Execute = Callable[[int, int, Run, Path, Path | None], None]
 Job = tuple[str, Run]
 End = tuple[str, Result]
 
@@ -42,14 +43,21 @@ class Progress:
     share: float
 
 
-def execute(_rank: int, _world_size: int, run: Run, out: Path) -> None:
-    """One run as one of its ranks sees it; its files are written to ``out``."""
+def execute(_rank: int, _world_size: int, run: Run, out: Path, start: Path | None) -> None:
+    """One run as one of its ranks sees it; it starts from a checkpoint, if any, and writes its files to ``out``."""
     from attune_lab.trainer.injection import patched
     from attune_lab.trainer.loop import train
     from experiments.faults.suite import FAULTS
 
     with patched(FAULTS[run.fault].patches if run.fault else {}):
-        train(run.config, out=out, probes=run.probes)
+        train(run.config, out=out, probes=run.probes, start=start)
+
+
+def warm_up(_rank: int, _world_size: int, config: TrainerConfig, folder: Path) -> Path:
+    """The checkpoint that warm runs of a model start from; trained by the first that asks."""
+    from attune_lab.trainer.warm import warm_start
+
+    return warm_start(config, folder)
 
 
 def work_of(run: Run) -> float:
@@ -140,13 +148,15 @@ def _work_through(jobs: Sequence[Job], cache: Cache, workers: int, timeout: floa
 
 def _run(key: str, run: Run, pool: RankPool, cache: Cache, timeout: float, execute: Execute) -> Result:
     """Runs one job and keeps it, unless it was killed or hung: that may be the machine's doing."""
-    start = time.monotonic()
+    began = time.monotonic()
     with cache.writing() as folder:
         try:
-            pool.run(execute, run, folder, world_size=run.config.world_size, timeout=timeout)
+            weights = cache.root / f"warm-{trainer_digest()[:16]}"
+            start = pool.run(warm_up, run.config, weights, world_size=1, timeout=timeout) if run.warm else None
+            pool.run(execute, run, folder, start, world_size=run.config.world_size, timeout=timeout)
         except RunFailed as failure:
-            seconds = round(time.monotonic() - start, 3)
+            seconds = round(time.monotonic() - began, 3)
             crash = Result(name=run.name, status="crash", seconds=seconds, message=str(failure), trace=failure.trace)
             return cache.add(key, run, folder, crash) if failure.trace else crash
-        ok = Result(name=run.name, status="ok", seconds=round(time.monotonic() - start, 3))
+        ok = Result(name=run.name, status="ok", seconds=round(time.monotonic() - began, 3))
         return cache.add(key, run, folder, ok)

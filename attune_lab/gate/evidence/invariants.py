@@ -14,15 +14,15 @@ from attune_lab.signals.schema import Signals, StepSignals
 LOSS, NORM, RATE = "lm loss", "grad norm", "learning rate"
 """Names of Megatron-LM's log line. **Source:** NVIDIA/Megatron-LM@d98e8a64 megatron/training/training.py."""
 
-LOGGED_LOSS = 1e-3
-LOGGED_NORM = 0.01
-CLIP_FACTOR = 2e-3
-LEARNING_RATE = 1e-4
-"""Relative limits of logged and applied values against recomputed ones: what sums in float32 and 7 printed digits
-leave is below 1e-4; the norm of 11.51 logged for 12.28 (radixark/Megatron-LM#80) is 6 % off."""
+SUMS = 2e-4
+"""Relative limit of a logged or applied value against the recomputed one: sums in float32 leave 1e-6 on one CPU, and
+accelerators add in more orders."""
 
-Finding = tuple[StepSignals, str, float]
-"""The step, what is wrong in words, the size of it."""
+PRINTED_NORM = 5e-4
+PRINTED_AUX = 0.01
+"""What printing leaves: three decimals of a gradient norm, two of an auxiliary loss near 1."""
+
+LEARNING_RATE = 1e-4
 
 
 def check(baseline: Signals, candidate: Signals) -> list[Check]:
@@ -60,7 +60,7 @@ def clip_factor(record: StepSignals, settings: Mapping[str, Any]) -> Iterator[tu
         return
     norm = total_norm(record)
     wanted = min(1.0, threshold / (norm + 1e-6)) if threshold > 0 else 1.0
-    if _off(record.clip_factor, wanted) > CLIP_FACTOR:
+    if _off(record.clip_factor, wanted) > SUMS:
         yield (
             f"gradients were multiplied by {record.clip_factor:.4g}, not by {wanted:.4g} (norm {norm:.4g})",
             _off(record.clip_factor, wanted),
@@ -121,21 +121,21 @@ def _stale(record: StepSignals) -> Iterator[tuple[str, float]]:
 
 def _logged_loss(record: StepSignals) -> Iterator[tuple[str, float]]:
     logged = record.logged.get(LOSS)
-    if logged is not None and _off(logged, record.loss) > LOGGED_LOSS:
+    if logged is not None and _off(logged, record.loss) > SUMS:
         yield f"the run logs a loss of {logged:.6g} where its tokens have {record.loss:.6g}", _off(logged, record.loss)
 
 
 def _logged_norm(record: StepSignals) -> Iterator[tuple[str, float]]:
     logged = record.logged.get(NORM)
-    if logged is not None and record.grad_norm and _off(logged, total_norm(record)) > LOGGED_NORM:
-        norm = total_norm(record)
+    norm = total_norm(record)
+    if logged is not None and record.grad_norm and not abs(logged - norm) <= SUMS * norm + PRINTED_NORM:
         yield f"the run logs a gradient norm of {logged:.5g} where its gradients have {norm:.5g}", _off(logged, norm)
 
 
 def _logged_aux(record: StepSignals) -> Iterator[tuple[str, float]]:
     for name in sorted(record.aux_loss.keys() & record.logged.keys()):
         logged, value = record.logged[name], record.aux_loss[name]
-        if _off(logged, value) > LOGGED_NORM:
+        if _off(logged, value) > PRINTED_AUX:
             yield f"the run logs {name} {logged:.5g} where it is {value:.5g}", _off(logged, value)
 
 

@@ -15,7 +15,7 @@ from attune_lab.gate.evidence import gradients
 from attune_lab.gate.evidence.bands import TWIN_FACTOR, Floors, Pair
 from attune_lab.gate.evidence.dynamics import first_step
 from attune_lab.gate.evidence.families import Family
-from attune_lab.gate.evidence.invariants import clip_factor, total_norm
+from attune_lab.gate.evidence.invariants import SUMS, clip_factor, total_norm
 from attune_lab.gate.evidence.ledgers import difference
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import Probe, Signals, StepSignals
@@ -46,7 +46,7 @@ class _Reading:
 READINGS = {
     "repeat.difference": _Reading(Family.RACE, floor=REPEATABLE),
     "sgd.ratio": _Reading(Family.SCALE, wanted=1.0, floor=UPDATE),
-    "sgd.clip_difference": _Reading(Family.CLIPPING, floor=UPDATE),
+    "sgd.clip_difference": _Reading(Family.CLIPPING, floor=SUMS),
     "resume.loss": _Reading(Family.RESUME),
     "resume.weights": _Reading(Family.RESUME),
     "perturbation.future": _Reading(Family.ATTENTION, floor=STILL),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attune_lab.gate import Change, Check, Curve, judge
 from attune_lab.gate.convergence import check
-from attune_lab.gate.loss_tests import fit_envelope
+from attune_lab.gate.loss_tests import fit_envelope, slope_errors
 
 STEPS = np.arange(1, 21)
 LOSS = 12.0 - 2.5 * np.log(STEPS)
@@ -178,3 +178,87 @@ def test_differences_of_real_training_are_told_from_faults(case, twins, first):
     ramp[0] = first * mean if expected == "pass" else 0.0
     others = [curve(f * 1.7e-7 * STEPS / 20) for f in (1, -1, 0.5)][:twins]
     assert verdict(curve(ramp, norm), *others) == expected
+
+
+# What is known of the start, other seeds, and norms over all steps.
+NOISE = 2e-5 * np.random.default_rng(3).normal(size=20)
+
+
+def outcome(relative, **known):
+    return judge([], check(curve(), curve(relative), **known)).verdict
+
+
+def test_runs_from_different_weights_are_not_compared_and_never_pass_by_a_wider_band():
+    for gap in (5e-5, 3e-3, 0.2):
+        checks = check(curve(), curve(gap), start="The layout differs")
+        assert [c.name for c in checks] == ["convergence.start"]
+        assert "seed checkpoint" in checks[0].reason
+    assert outcome(3e-3) == "reject"
+
+
+def test_an_equal_first_step_shows_that_the_weights_were_the_same():
+    drift = np.where(STEPS == 1, 0.0, NOISE)
+    fault = np.where(STEPS == 1, 0.0, 2e-2)
+    assert outcome(drift, start="The layout differs") == "pass"
+    assert outcome(fault, start="The layout differs") == "reject"
+
+
+def test_other_dropout_masks_widen_the_band_unless_step_1_shows_the_same():
+    gap = 1e-3 * np.where(STEPS % 2, 1, -1)
+    assert outcome(gap) == "reject"
+    assert outcome(gap, masks="Another attention kernel") == "pass"
+    assert outcome(np.where(STEPS == 1, 0.0, 4 * gap), masks="Another attention kernel") == "reject"
+
+
+def test_further_seeds_average_noise_away_and_keep_a_fault():
+    rng = np.random.default_rng(1)
+    noise = [2.6e-4 * rng.choice([-1, 1]) * np.ones(20) for _ in range(2)]
+    one = judge([], check(curve(), curve(noise[0]))).verdict
+    both = judge([], check(curve(), curve(noise[0]), seeds=[(curve(), curve(-noise[0]))])).verdict
+    fault = judge([], check(curve(), curve(noise[0]), seeds=[(curve(), curve(noise[0] * 1.1))])).verdict
+    assert (one, both, fault) == ("reject", "pass", "reject")
+
+
+def test_runs_that_agree_at_step_1_to_the_last_digit_are_held_to_less():
+    """A difference inside the band of other kernels, where the first step shows that no kernel rounds differently."""
+    fault = -5.5e-4 * (STEPS - 1) / 19
+    assert outcome(fault) == "reject"
+    rounded = fault + np.where(STEPS == 1, 3e-5, 0.0)
+    assert judge([], check(curve(), curve(rounded, 1.0004))).verdict != "reject"
+
+
+NAMED = {
+    2.0: "gradient scale: 2x",
+    0.25: "gradient scale: 1/4 of",
+    1.414: "noise of 1/2 of the batch",
+    1.2: "scaled up",
+    0.8: "scaled down",
+    0.0: "lost",
+}
+
+
+@pytest.mark.parametrize("factor", NAMED)
+def test_a_factor_on_the_gradient_norm_names_its_fault_family(factor):
+    found = next(c for c in check(curve(), curve(norm=factor)) if c.name == "convergence.grad_norm")
+    assert found.outcome == "reject"
+    assert NAMED[factor] in found.family
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.005, "pass"), (1.02, "inconclusive"), (1.05, "reject")])
+def test_a_small_factor_proves_a_fault_only_if_it_stays(factor, expected):
+    assert verdict(curve(norm=factor)) == expected
+
+
+def test_a_norm_that_wanders_later_is_no_fault_and_one_that_stays_away_is():
+    wander = 1 + 0.01 * np.where(STEPS % 2, 1, -1) * (STEPS > 1)
+    away = np.where(STEPS > 2, 0.9, 1.0)
+    assert verdict(curve(norm=wander)) == "pass"
+    assert verdict(curve(norm=away)) == "reject"
+
+
+@given(scale=st.floats(1e-6, 1e-3), seed=st.integers(0, 2**32 - 1))
+def test_noise_that_goes_both_ways_has_no_trend_and_a_ramp_has(scale, seed):
+    noise = scale * np.random.default_rng(seed).normal(size=20)
+    assert abs(slope_errors(STEPS, 100 * scale * STEPS + noise)) > 4
+    alternating = scale * np.where(STEPS % 2, 1, -1)
+    assert abs(slope_errors(STEPS, alternating)) < 4

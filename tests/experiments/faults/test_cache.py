@@ -124,12 +124,13 @@ def test_the_key_has_everything_that_decides_a_run_and_nothing_else(monkeypatch:
     others = [
         key_of(Run("a", TrainerConfig(seed=2)), None),
         key_of(Run("a", TrainerConfig(), probes=("sgd",)), None),
+        key_of(Run("a", TrainerConfig(), warm=True), None),
         key_of(Run("a", TrainerConfig(), fault="F"), fault(scale)),
         key_of(Run("a", TrainerConfig(), fault="F"), fault(helper)),
         key_of(Run("a", TrainerConfig(), fault="G"), fault(scale)),
     ]
     monkeypatch.setattr(module, "trainer_digest", lambda: "another trainer")
-    assert len({key, *others, key_of(RUN, None)}) == 7
+    assert len({key, *others, key_of(RUN, None)}) == 8
 
 
 def test_the_source_of_a_patch_follows_what_it_uses() -> None:

@@ -18,6 +18,12 @@ TINY = TrainerConfig(
 BASELINE = Run("baseline", TINY)
 CASES = [
     Case("dp=2", "legitimate", BASELINE, Run("dp=2", TINY.model_copy(update={"dp": 2})), group="layout"),
+    Case(
+        "warm",
+        "legitimate",
+        Run("warm baseline", TINY, warm=True),
+        Run("mbs=4", TINY.model_copy(update={"mbs": 4}), warm=True),
+    ),
     Case("F085", "fault", BASELINE, Run("F085", TINY, "F085"), group="optimizer", note="<b>found</b>"),
 ]
 
@@ -36,13 +42,13 @@ def test_from_training_to_report_and_again_from_the_cache(
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert json.loads(printed.out) == found
     assert printed.err == ""
-    assert found["cases"] == {"fault": 1, "legitimate": 1}
-    assert [row["name"] for row in found["judgements"]] == ["dp=2", "F085"]
+    assert found["cases"] == {"fault": 1, "legitimate": 2}
+    assert [row["name"] for row in found["judgements"]] == ["dp=2", "warm", "F085"]
     assert code == (0 if kept(found) else 1)
     assert "<b>found" not in (tmp_path / "out" / "report.html").read_text()
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
-    assert len([path for path in before if path.name == "train.log"]) == 3
+    assert len([path for path in before if path.name == "train.log"]) == 5
     assert main(arguments) == code
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
     assert capsys.readouterr().out == (tmp_path / "out" / "report.md").read_text() + "\n"

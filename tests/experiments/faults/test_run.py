@@ -19,7 +19,7 @@ from experiments.faults.plan import Run
 from experiments.faults.run import Progress, forget, run_all
 
 
-def toy(rank: int, world_size: int, run: Run, out: Path) -> None:
+def toy(rank: int, world_size: int, run: Run, out: Path, start: Path | None) -> None:
     """Writes how many ranks took part; misbehaves as the run's name says."""
     x = torch.ones(1)
     dist.all_reduce(x)

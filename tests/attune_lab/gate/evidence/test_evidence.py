@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from attune_lab.gate.evidence import check, check_alone
 from attune_lab.gate.evidence.bands import FLOORS, floors_of
 from attune_lab.gate.evidence.families import Family
+from attune_lab.gate.evidence.invariants import total_norm
 from attune_lab.signals import Probe, read_signals
 from tests.attune_lab.gate.evidence.signals_for_tests import SETTINGS, gradients, record, rounded, run, scaled, sketch
 
 BASE = run()
+NORM = total_norm(BASE.steps[0])
 
 
 def checks(candidate, baseline=BASE, twins=()):
@@ -83,7 +85,8 @@ def test_a_gradient_of_the_right_length_that_points_elsewhere_is_found_by_its_sk
         ({"expert_load": {"layers.0": (4096, 0, 0, 0)}}, "load", Family.ROUTER),
         ({"clip_factor": 1.0}, "invariant.clip", Family.CLIPPING),
         ({"logged": {"lm loss": 3.1}}, "invariant.logged_loss", Family.LOGGING),
-        ({"logged": {"grad norm": 1.0}}, "invariant.logged_norm", Family.CLIPPING),
+        ({"logged": {"grad norm": 1.002 * NORM}}, "invariant.logged_norm", Family.CLIPPING),
+        ({"clip_factor": 1.001 / NORM}, "invariant.clip", Family.CLIPPING),
         ({"logged": {"load_balancing_loss": 0.02}}, "invariant.logged_aux", Family.ROUTER),
         ({"logged": {"learning rate": 1e-4}}, "invariant.learning_rate", Family.OPTIMIZER),
         ({"aux_loss": {}}, "aux_loss", Family.ROUTER),
@@ -261,4 +264,7 @@ def test_signals_survive_the_file(tmp_path):
     path = tmp_path / "signals.json"
     BASE.write(path)
     assert read_signals(path) == BASE
+    run(1, loss=math.inf, clip_factor=math.nan).write(path)
+    assert read_signals(path).steps[0].loss == math.inf
+    assert math.isnan(read_signals(path).steps[0].clip_factor)
     assert SETTINGS["tp"] == BASE.effective["tp"]

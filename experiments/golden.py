@@ -1,0 +1,137 @@
+"""Evaluates the convergence check on recorded training curves of Megatron-LM.
+
+    python -m experiments.golden FOLDER [--out DIR] [--json]
+
+FOLDER holds ``curves.parquet`` (case_id, step, lm_loss), ``cases.parquet`` (case_id, commit, gpus, arguments,
+environment) and ``pairs.csv`` (case_a, case_b and how their arguments differ: label, sub_label, ...). Every pair is
+judged by `attune_lab.gate.convergence.check` from its two curves. Of the settings only this is used: whether the
+initial weights or the dropout masks may differ, and the kind of the performance settings that moved. There are no
+twins.
+
+Limits are set on ``same`` and ``legit/same_init`` pairs of half A alone, those whose two cases both fall into it by a
+hash of their ids. Pairs are not independent, because one curve sits in many of them: beside Wilson intervals, which
+assume that they were, the report has intervals resampled by case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attune_lab.gate import convergence
+from attune_lab.gate.bands import NO_ALLOWANCE, Band, Change
+from attune_lab.gate.configuration import kind_of
+from attune_lab.gate.curve import Curve
+from attune_lab.gate.start import dropout_masks_may_differ, settings_of, start_may_differ
+from attune_lab.gate.verdict import judge
+from attune_lab.recipe.registry import registry
+from experiments.golden_report import Judged, report, text_of
+
+QUANTUM = 1e-5
+"""The recorded losses have five decimals."""
+OTHER_COMMIT = Band(3e-4, 3e-4, 0.0, 0.0)
+"""What another version of the software adds: pairs of one case recorded weeks apart part at step 1 already, by up to
+4.9e-4 together with the 2e-4 of other kernels."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One recorded curve and what it was started with."""
+
+    curve: Curve
+    commit: str
+    settings: Mapping[str, Any]
+    gpus: int | None
+
+    def settings_beside(self, other: Case) -> dict[str, Any]:
+        """The settings, with the data-parallel size where it is known of both."""
+        if self.gpus is None or other.gpus is None:
+            return dict(self.settings)
+        ranks = [int(str(self.settings.get(key, 1))) for key in ("tp", "pp", "cp")]
+        return {**self.settings, "dp": self.gpus // int(np.prod(ranks))}
+
+
+def read_cases(folder: Path) -> dict[str, Case]:
+    """The recorded curves by case id."""
+    import pandas as pd
+
+    table = pd.read_parquet(folder / "cases.parquet")
+    cases = {str(row["case_id"]): row for row in table.to_dict("records")}
+    found = {}
+    for name, rows in pd.read_parquet(folder / "curves.parquet").groupby("case_id"):
+        rows = rows.dropna(subset=["lm_loss"]).sort_values("step")  # noqa: PLW2901
+        steps, loss = rows["step"].to_numpy(np.int64), rows["lm_loss"].to_numpy(np.float64)
+        case = cases[str(name)]
+        found[str(name)] = Case(
+            Curve(steps, loss, np.full(loss.size, QUANTUM)), str(case["commit"]), _settings(case),
+            None if pd.isna(case["gpus"]) else int(case["gpus"]),
+        )  # fmt: skip
+    return found
+
+
+def _settings(case: Mapping[Any, Any]) -> dict[str, Any]:
+    environment = json.loads(case["environment"])
+    return settings_of(json.loads(case["arguments"])) | {f"env_{k}": v for k, v in environment.items()}
+
+
+def change_between(a: Case, b: Case) -> Change:
+    """The most invasive kind among the performance settings that moved; another commit may bring other kernels."""
+    order = list(Change)
+    kinds = [Change.SAME_KERNELS if a.commit == b.commit else Change.REORDERED]
+    for key in a.settings.keys() | b.settings.keys():
+        old, new = a.settings.get(key), b.settings.get(key)
+        setting = registry().get(key)
+        if old == new:
+            continue
+        if setting is None:  # an environment variable
+            kinds.append(Change.REORDERED)
+        elif setting.cls == "performance-only":
+            kinds.append(kind_of(setting, old, new))
+    return max(kinds, key=order.index)
+
+
+def judge_pair(row: Mapping[Any, Any], a: Case, b: Case) -> Judged:
+    """The verdict on one row of ``pairs.csv``."""
+    before, after = a.settings_beside(b), b.settings_beside(a)
+    checks = convergence.check(
+        a.curve, b.curve, change=change_between(a, b), start=start_may_differ(before, after),
+        masks=dropout_masks_may_differ(before, after),
+        allowance=NO_ALLOWANCE if a.commit == b.commit else OTHER_COMMIT,
+    )  # fmt: skip
+    verdict = judge([], checks)
+    names = tuple(c.name.removeprefix("convergence.") for c in checks if c.outcome == verdict.verdict != "pass")
+    return Judged((row["case_a"], row["case_b"]), row, verdict.verdict, names, verdict.reasons[0])
+
+
+def evaluate(folder: Path) -> list[Judged]:
+    """The verdict on every pair in a folder."""
+    import pandas as pd
+
+    cases = read_cases(folder)
+    rows = pd.read_csv(folder / "pairs.csv").to_dict("records")
+    return [judge_pair(row, cases[row["case_a"]], cases[row["case_b"]]) for row in rows]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Judge recorded training curves.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, help="folder for golden.json and golden.md")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    options = parser.parse_args(arguments)
+    found = report(evaluate(options.folder))
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "golden.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (options.out / "golden.md").write_text(text_of(found), encoding="utf-8")
+    print(json.dumps(found, indent=1) if options.json else text_of(found))
+
+
+if __name__ == "__main__":
+    main()
