@@ -138,10 +138,24 @@ def _signals(
     if baseline.signals is None:
         alone = evidence.check_alone(candidate.signals)
         return [*alone, Check("signals", "skipped", "The baseline recorded no signals to compare with.")]
+    if strange := _of_another_run(baseline) or _of_another_run(candidate):
+        return [strange]
     others = [twin.signals for twin in twins if twin.signals is not None]
     return evidence.check(
         baseline.signals, candidate.signals, others, change=change, allowance=allowance, approvals=approvals
     )
+
+
+def _of_another_run(run: Run) -> Check | None:
+    """Signals whose printed losses are not those of the log beside them."""
+    printed = dict(zip(run.curve.steps.tolist(), zip(run.curve.loss, run.curve.quantum, strict=True), strict=True))
+    for record in run.signals.steps if run.signals is not None else ():
+        loss, quantum = printed.get(record.step, (math.nan, 0.0))
+        logged = record.logged.get("lm loss", math.nan)
+        if abs(logged - loss) > quantum + 1e-6 * abs(loss):
+            reason = f"The signals of {run.name} have another loss at step {record.step} than its log"
+            return Check("signals", "inconclusive", f"{reason}: they are of another run.")
+    return None
 
 
 def _smallest_cluster(*recipes: Recipe) -> ClusterSpec:

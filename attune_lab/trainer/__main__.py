@@ -63,10 +63,14 @@ def process_group(config: TrainerConfig) -> Iterator[int]:
             f"The settings need {config.world_size} ranks and {started} run: "
             f"start torchrun with --nproc-per-node {config.world_size}."
         )
+    if torch.cuda.is_available():
+        torch.set_default_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+        torch.cuda.set_device(torch.get_default_device())
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its sums only so
     if "WORLD_SIZE" not in os.environ:
         yield 0
         return
-    dist.init_process_group("gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield dist.get_rank()
     finally:
@@ -89,9 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = read_config(options.config)
         refuse_unwritable(options.out / "train.log")
         with process_group(config) as rank:
-            result = train(config, out=options.out, probes=options.probe, start=options.start, save=options.save)
-        if rank == 0:
-            print("".join(result.log), end="")
+            train(
+                config, out=options.out, probes=options.probe, start=options.start, save=options.save,
+                echo=print if rank == 0 else None,
+            )  # fmt: skip
     except UserError as error:
         return _fail(error, 2)
     except (EnvironmentFault, OSError) as error:

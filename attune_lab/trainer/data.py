@@ -73,7 +73,8 @@ def epoch_order(config: TrainerConfig, epoch: int) -> Sequence[int]:
 @injection_point
 def assemble(config: TrainerConfig, indices: Sequence[int]) -> Batch:
     """The micro-batch of some samples."""
-    return Batch(*(torch.cat(rows) for rows in zip(*(sample(config, index) for index in indices), strict=True)))
+    samples = zip(*(sample(config, index) for index in indices), strict=True)
+    return Batch(*(torch.cat(rows).to(torch.get_default_device()) for rows in samples))
 
 
 def sample(config: TrainerConfig, index: int) -> Batch:

@@ -30,4 +30,4 @@ def log_line(step: int, seconds: float, figures: Mapping[str, float], config: Tr
         f"number of skipped iterations: {skipped:3d}",
         "number of nan iterations:   0",
     ]
-    return " | ".join(parts) + " |\n"
+    return " | ".join(parts) + " |"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
@@ -47,6 +49,7 @@ def train(
     start: Path | None = None,
     save: Path | None = None,
     record: bool = True,
+    echo: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Trains on this rank of a process group of exactly ``config.world_size`` ranks, or alone.
 
@@ -57,6 +60,7 @@ def train(
         start: a checkpoint to start or go on from; without one weights are drawn from the seed.
         save: where to write the final checkpoint.
         record: record `OBSERVED` steps; without it only losses and norms.
+        echo: is given each line of the log as it is written.
 
     Raises:
         UserError: the checkpoint does not fit the model.
@@ -65,7 +69,8 @@ def train(
     mesh = Mesh.build(config)
     try:
         state = states.make_state(config, mesh, states.load(start) if start else None)
-        result = _run(state, probes, record=record)
+        with _log_file(out if mesh.world.rank == 0 else None) as file:
+            result = _run(state, probes, record=record, write=_writer(file, echo))
         if save is not None:
             saved = states.checkpoint(state)
             if mesh.world.rank == 0:
@@ -77,7 +82,31 @@ def train(
     return result
 
 
-def _run(state: states.State, names: Sequence[str], *, record: bool) -> RunResult:
+@contextmanager
+def _log_file(out: Path | None) -> Iterator[TextIO | None]:
+    """The log in a run's folder, if it has one."""
+    if out is None:
+        yield None
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "train.log").open("w", encoding="utf-8") as file:
+        yield file
+
+
+def _writer(file: TextIO | None, echo: Callable[[str], None] | None) -> Callable[[str], None]:
+    """What a line of the log is given to."""
+
+    def write(line: str) -> None:
+        if file is not None:
+            file.write(line + "\n")
+            file.flush()  # a run that is killed keeps the steps it did
+        if echo is not None:
+            echo(line)
+
+    return write
+
+
+def _run(state: states.State, names: Sequence[str], *, record: bool, write: Callable[[str], None]) -> RunResult:
     config, recorder = state.config, Recorder(state)
     probes = Probes(state, recorder, names)
     probes.before()
@@ -95,6 +124,7 @@ def _run(state: states.State, names: Sequence[str], *, record: bool) -> RunResul
         result.loss.append(figures["lm loss"])
         result.grad_norm.append(figures["grad norm"])
         result.log.append(log_line(step, time.perf_counter() - began, figures, config, skipped))
+        write(result.log[-1])
     in_force = effective(state)
     probes.after(steps[0] if steps else None, result.loss)
     result.signals = Signals(
@@ -109,7 +139,5 @@ def _run(state: states.State, names: Sequence[str], *, record: bool) -> RunResul
 
 
 def _write(result: RunResult, config: TrainerConfig, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(config.model_dump_json(indent=1), encoding="utf-8")
-    (out / "train.log").write_text("".join(result.log), encoding="utf-8")
     result.signals.write(out / FILE_NAME)

@@ -59,9 +59,10 @@ def keep_mask(context: Context, layer: str, branch: int, sequence: int) -> Tenso
     """Which hidden values of one sequence of the micro-batch stay, shape (S, H), bool."""
     seed = dropout_seed(context, sequence)
     key = hash((seed, tuple(layer.encode()), branch)) & (2**63 - 1)
-    generator = torch.Generator().manual_seed(key)
+    generator = torch.Generator("cpu").manual_seed(key)
     shape = (context.config.seq_len, context.config.hidden)
-    return torch.rand(shape, generator=generator) >= context.config.hidden_dropout
+    drawn = torch.rand(shape, generator=generator, device="cpu")
+    return drawn.to(context.own.device) >= context.config.hidden_dropout
 
 
 @injection_point

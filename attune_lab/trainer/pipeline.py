@@ -99,13 +99,15 @@ class Pipeline:
 
     def _send(self, x: Tensor, position: int, task: Task) -> None:
         to = self.axis.ranks[position % self.axis.size]
-        work = dist.isend(x.contiguous(), to, tag=_tag(task, max(position, self._position(task))))
+        x = x.contiguous().cpu()  # tags, by which messages find their task, are gloo's
+        work = dist.isend(x, to, tag=_tag(task, max(position, self._position(task))))
         assert work is not None
         self._sent.append((work, x))
 
     def _receive(self, x: Tensor, position: int, task: Task) -> Tensor:
-        dist.recv(x, self.axis.ranks[position % self.axis.size], tag=_tag(task, max(position, self._position(task))))
-        return x
+        came = torch.empty_like(x, device="cpu")
+        dist.recv(came, self.axis.ranks[position % self.axis.size], tag=_tag(task, max(position, self._position(task))))
+        return came.to(x.device)
 
 
 def _tag(task: Task, border: int) -> int:

@@ -41,7 +41,9 @@ class Router(nn.Module):
         self.weight = build.parameter(
             Spec(f"{name}.weight", shape, std=config.init_method_std, summed_over_tp=summed)
         )  # fmt: skip
-        self.register_buffer("bias", build.weights.get(f"{name}.bias", torch.zeros(config.num_experts)).clone())
+        self.register_buffer(
+            "bias", build.weights.get(f"{name}.bias", torch.zeros(config.num_experts)).clone().to(self.weight.device)
+        )
 
     def forward(self, x: Tensor, context: Context) -> Routing:
         """The routing, with the auxiliary losses attached to its weights."""
@@ -113,7 +115,7 @@ def within_capacity(experts: Tensor, weights: Tensor, layer: str, context: Conte
 def auxiliary(logits: Tensor, scores: Tensor, experts: Tensor, layer: str, context: Context) -> dict[str, Tensor]:
     """This rank's share of each auxiliary loss of the global batch, by the log's names."""
     config, losses = context.config, {}
-    coefficient = aux_coefficient(context)
+    coefficient = aux_coefficient(config)
     if config.lb_type != "none" and coefficient > 0:
         balance = load_balancing(scores, experts, layer, context)
         losses["load_balancing_loss"] = coefficient * balance * context.sequence_weight
@@ -124,9 +126,9 @@ def auxiliary(logits: Tensor, scores: Tensor, experts: Tensor, layer: str, conte
 
 
 @injection_point
-def aux_coefficient(context: Context) -> float:
+def aux_coefficient(config: TrainerConfig) -> float:
     """Weight of the load-balancing loss."""
-    return context.config.aux_loss_coeff
+    return config.aux_loss_coeff
 
 
 @injection_point

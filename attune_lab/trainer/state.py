@@ -153,7 +153,7 @@ def load(path: Path) -> Checkpoint:
         UserError: no checkpoint there.
     """
     try:
-        saved: Checkpoint = torch.load(path, weights_only=True)
+        saved: Checkpoint = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # zip, pickle and torch each raise kinds of their own
         what = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{path}: is no checkpoint of the trainer ({what}).") from error

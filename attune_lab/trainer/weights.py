@@ -75,7 +75,7 @@ class Builder:
             shape = "lacks" if full is None else f"has the shape {tuple(full.shape)} of"
             raise UserError(f"the checkpoint {shape} {spec.name} {spec.shape}: start from one of the same model.")
         dtype = torch.bfloat16 if self.config.bf16 else torch.float32
-        parameter = nn.Parameter(spec.local(full).to(dtype).contiguous())
+        parameter = nn.Parameter(spec.local(full).to(torch.get_default_device(), dtype).contiguous())
         parameter.spec = spec  # type: ignore[attr-defined]
         return parameter
 
@@ -111,10 +111,10 @@ def initial(spec: Spec, seed: int) -> Tensor:
 @lru_cache(maxsize=512)
 def _drawn(name: str, shape: tuple[int, ...], std: float | None, fill: float, seed: int) -> Tensor:
     if std is None:
-        return torch.full(shape, fill)
+        return torch.full(shape, fill, device="cpu")
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    return torch.randn(shape, generator=generator) * std
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.randn(shape, generator=generator, device="cpu") * std
 
 
 @injection_point

@@ -53,8 +53,9 @@ class Floors:
     def deeper(self, layers: int) -> Floors:
         """The floors of gradients in a model of so many layers: errors grow by 3 % a layer on the way back.
 
-        **Source:** NVIDIA/Megatron-LM@d98e8a64 tests/functional_tests test_optimizer_grads_match.py: relative error
-        of a parameter's gradient below 4 x 1.03^(L + 1 - l) x 2^-7 in bfloat16 (arXiv 2506.09280), 0.036 for L = 4.
+        **Source:** NVIDIA/Megatron-LM@d98e8a64 tests/functional_tests/python_test_utils/test_optimizer_grads_match.py
+        (arXiv 2506.09280, theorem 5.3): the relative error of a parameter's gradient in bfloat16 is below
+        4 x 1.03^(L + 1 - l) x 2^-7, which is 0.036 for l = 0 and L = 4.
         """
         return self._widened(DEEPER ** max(layers - SHALLOW, 0))
 

@@ -60,7 +60,7 @@ def family_of(ratios: Mapping[str, float], groups: int) -> Family:
         groups: how many groups the model has; 0 when it may not be one fault of all of them.
     """
     values = list(ratios.values())
-    if len(values) == groups and groups > 1:
+    if 2 * len(values) > groups > 1:
         same = all(math.isfinite(v) for v in values) and max(values) - min(values) < SAME_FACTOR
         return Family.SCALE if same and abs(values[0]) > SAME_FACTOR else Family.LOSS
     if values == [-math.inf] * len(values):

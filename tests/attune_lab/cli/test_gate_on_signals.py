@@ -7,7 +7,7 @@ import pytest
 from attune_lab.gate.run_files import read_twins
 from tests.attune_lab.gate.evidence.signals_for_tests import run, scaled
 
-LOSSES = [6.0 - 0.05 * t for t in range(20)]
+LOSSES = [6.2 - 0.05 * t for t in range(1, 21)]
 
 
 @pytest.fixture
@@ -45,6 +45,14 @@ def test_a_candidate_without_the_baselines_signals_is_left_open(attune, folders)
     other = attune("gate", "--baseline", folders / "bare", "--candidate", folders / "good", "--json")
     assert other.json["verdict"] == "pass"
     assert {c["outcome"] for c in other.json["checks"] if c["name"] == "signals"} == {"skipped"}
+
+
+def test_signals_of_another_run_are_not_believed(attune, folders):
+    other = run(1, loss=6.0, logged={"lm loss": 6.0})
+    other.write(folders / "good" / "signals.json")
+    outcome = attune("gate", "--baseline", folders / "base", "--candidate", folders / "good", "--json")
+    assert outcome.json["verdict"] == "inconclusive"
+    assert "another loss at step 1" in outcome.json["reasons"][0]
 
 
 def test_a_folder_of_run_folders_is_that_many_twins(folders):

@@ -18,7 +18,8 @@ EVIL = "<script>alert('x')</script>&{{ 7*7 }}"
 
 def curve(seed=0, steps=20):
     noise = np.random.default_rng(seed).normal(0, 1e-5, steps)
-    loss = 6.0 - 0.05 * np.arange(steps)
+    noise[:3] = 0  # of these steps the signals tell the loss
+    loss = 6.2 - 0.05 * np.arange(1, steps + 1)
     return Curve(np.arange(1, steps + 1), loss * (1 + noise), np.zeros(steps), {"grad_norm": 1.0 + noise})
 
 

@@ -80,7 +80,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"tp": 3}, "kv_groups must be a multiple of tp"),
+        ({"tp": 3}, "kv_groups must be 1 or a multiple of tp"),
         ({"vpp": 2}, "vpp above 1 needs pp above 1"),
         ({"num_experts": 4, "tp": 2}, "a MoE with tp above 1 needs sequence_parallel"),
         ({"ep": 2}, "ep and etp need num_experts"),
