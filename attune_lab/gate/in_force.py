@@ -12,6 +12,7 @@ from attune_lab.gate.facts import facts_in_force
 from attune_lab.gate.rules import approved_names, judge_setting, outside, show
 from attune_lab.gate.start import INITIAL_WEIGHTS
 from attune_lab.gate.verdict import Check
+from attune_lab.signals.schema import PLACED_MASKS
 
 if TYPE_CHECKING:
     from attune_lab.signals.schema import Signals
@@ -36,7 +37,7 @@ def effective_differences(
 
     approved = approved_names(approvals)
     before, after = ({name: _plain(value) for name, value in run.items()} for run in (baseline, candidate))
-    names = sorted((before.keys() | after.keys()) - {INITIAL_WEIGHTS})  # of the start, not of the settings
+    names = sorted((before.keys() | after.keys()) - {INITIAL_WEIGHTS, PLACED_MASKS})  # `start` reads these two
     checks = [check for name in names for check in _difference(name, before, after, approved)]
     defaults = {key: setting.default for key, setting in registry().items()}
     both = {name for name in names if name in before and name in after}

@@ -36,6 +36,7 @@ FIXED_OUTSIDE = {
     "data_seed": "Decides which samples are drawn",
     "samples_per_epoch": "Decides when samples repeat",
     "ragged": "Length of the sequences",
+    "router_padding_mask": "Whether padding takes part in the load balance",
     "layers_trained": "Layers that the run really holds",
     "parameters_trained": "Weights that the run really updates",
     "optimizer.parameters_trained": "Weights that the optimizer really updates",

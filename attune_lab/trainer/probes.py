@@ -1,15 +1,17 @@
 """Short experiments beside a run that show faults which its own steps hide.
 
-Before the first step, on its weights: gradients under ragged masks and packed documents, gradients with the
-auxiliary loss magnified, the first step's gradients a second time, and what a change of one token may move. After the
-last step: the last two steps again from a checkpoint, and one step of plain gradient descent with clipping.
+Before the first step, on its weights: gradients under ragged masks and packed documents, with the auxiliary loss
+magnified, and with attention sharpened; the first step's gradients a second time, and what a change of one token may
+move. After the last step: the last two steps again from a checkpoint, and one step of plain gradient descent with
+clipping.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -31,12 +33,15 @@ from attune_lab.trainer.step import compute_gradients, run_step
 RESUMED_STEPS = 2
 MAGNIFIED = 100.0
 """Factor on the auxiliary coefficient."""
+SHARP = 2.0
+"""Standard deviation of the scores of sharpened attention."""
 SGD_RATE = 1.0
 """Large, so that rounding of the weights is small beside the update."""
 
 CONDITIONS: dict[str, Callable[[TrainerConfig], dict[str, Any]]] = {
     "ragged": lambda _: {"ragged": True, "packed": True},
     "aux": lambda config: {"aux_loss_coeff": MAGNIFIED * config.aux_loss_coeff},
+    "attention": lambda _: {"packed": True},
 }
 """Settings under which a probe computes one step's gradients."""
 
@@ -63,7 +68,8 @@ class Probes:
         """Those that look at the weights a run starts from; the state stays as it is."""
         for name, changed in CONDITIONS.items():
             if name in self.names:
-                self.found[name] = self._under(**changed(self.state.config))
+                with sharpened(self.state) if name == "attention" else nullcontext():
+                    self.found[name] = self._under(**changed(self.state.config))
         if "perturbation" in self.names:
             self.found["perturbation"] = _perturbation(self.state)
         if "repeat" in self.names:
@@ -94,7 +100,7 @@ class Probes:
             self.found["sgd"] = _sgd(self.state)
 
 
-PROBES = ("ragged", "aux", "repeat", "perturbation", "resume", "sgd")
+PROBES = ("ragged", "aux", "attention", "repeat", "perturbation", "resume", "sgd")
 
 
 def applies(name: str, state: State) -> bool:
@@ -102,6 +108,28 @@ def applies(name: str, state: State) -> bool:
     config = state.config
     balanced = config.num_experts > 0 and config.lb_type != "none"
     return name != "aux" or (balanced and config.aux_loss_coeff > 0)
+
+
+@contextmanager
+def sharpened(state: State) -> Iterator[None]:
+    """Queries and keys longer than they are drawn, so that attention chooses; the weights are put back at the end.
+
+    Drawn weights give scores near 0: attention is the mean over what it may see, and positions and scales are lost in
+    rounding. A score has the spread of the product of a query's and a key's components, ``std^2 x hidden`` here.
+    """
+    config = state.config
+    spread = 1.0 if config.qk_layernorm else config.init_method_std**2 * config.hidden
+    names = (".query_norm", ".key_norm") if config.qk_layernorm else (".query", ".key")
+    members = (member for bucket in state.optimizer.buckets for member in bucket.members)
+    longer = [member.parameter.detach() for member in members if member.spec.name.endswith(names)]
+    drawn = [weight.clone() for weight in longer]
+    for weight in longer:
+        weight.mul_(math.sqrt(SHARP / spread))
+    try:
+        yield
+    finally:
+        for weight, before in zip(longer, drawn, strict=True):
+            weight.copy_(before)
 
 
 def _perturbation(state: State) -> Probe:

@@ -47,7 +47,7 @@ def warm_start(config: TrainerConfig, folder: Path, steps: int = STEPS) -> Path:
 
 def training(config: TrainerConfig, steps: int) -> TrainerConfig:
     """How a configuration's model is warmed: on one rank, in float32, on samples of a seed of its own."""
-    sequences = 32
+    sequences = 16
     return TrainerConfig(
         **{name: getattr(config, name) for name in MODEL},
         attention_backend="unfused",
@@ -57,8 +57,8 @@ def training(config: TrainerConfig, steps: int) -> TrainerConfig:
         data_seed=0,
         samples_per_epoch=sequences * steps,
         train_iters=steps,
-        lr=1e-2,
-        min_lr=1e-3,
+        lr=4e-3,
+        min_lr=4e-4,
         lr_warmup_iters=20,
         lr_decay_iters=steps,
     )

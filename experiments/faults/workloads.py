@@ -52,5 +52,5 @@ TWINS: tuple[dict[str, Any], ...] = (
 )
 """Legitimate variants of a baseline that calibrate the limits of the gate, as changes of its settings."""
 
-BASELINE_PROBES = ("ragged", "aux", "perturbation")
-CANDIDATE_PROBES = ("ragged", "aux", "perturbation", "repeat", "resume", "sgd")
+BASELINE_PROBES = ("ragged", "aux", "attention", "perturbation")
+CANDIDATE_PROBES = ("ragged", "aux", "attention", "perturbation", "repeat", "resume", "sgd")

@@ -166,7 +166,9 @@ def _error_check(key: str, pair: Pair, found: _Found) -> Check:
 
 def _family(found: _Found, pair: Pair) -> Family:
     ratios = group_norms(pair.baseline, pair.candidate)
-    return family_of({group: ratios.get(group, 0.0) for group in found.deviating()}, len(ratios))
+    family = family_of({group: ratios.get(group, 0.0) for group in found.deviating()}, len(ratios))
+    # Sharpened attention that goes wrong turns all gradients, which elsewhere speaks of the loss.
+    return Family.ATTENTION if family is Family.LOSS and pair.key == "probe.attention." else family
 
 
 def _times(deviation: Deviation) -> str:

@@ -6,7 +6,7 @@ from attune_lab.contracts import UserError
 from attune_lab.gate.in_force import effective_differences, known_defects
 from attune_lab.gate.rules import FIXED_OUTSIDE, FREE_OUTSIDE
 from attune_lab.gate.start import INITIAL_WEIGHTS
-from attune_lab.signals.schema import Signals
+from attune_lab.signals.schema import PLACED_MASKS, Signals
 from attune_lab.trainer.config import TrainerConfig
 
 RUN = TrainerConfig().model_dump()
@@ -52,7 +52,7 @@ def test_more_precision_needs_no_approval(key, higher):
 def test_equal_dumps_say_nothing_and_json_has_lists():
     assert effective_differences(RUN, RUN) == []
     assert effective_differences({"recompute_modules": ["moe"]}, {"recompute_modules": ("moe",)}) == []
-    assert effective_differences({INITIAL_WEIGHTS: "a"}, {INITIAL_WEIGHTS: "b"}) == []
+    assert effective_differences({INITIAL_WEIGHTS: "a"}, {INITIAL_WEIGHTS: "b", PLACED_MASKS: True}) == []
 
 
 @pytest.mark.parametrize("name", sorted(FIXED_OUTSIDE))

@@ -238,6 +238,16 @@ def test_a_probe_step_is_compared_like_the_first_step():
     assert "in the probe aux" in found.reason
 
 
+def test_gradients_that_all_turn_in_the_attention_probe_point_at_attention():
+    def probe(seed, size):
+        values = rounded(gradients(1), seed, size)
+        return {name: Probe(cost_steps=1.0, step=record(1, values)) for name in ("attention", "ragged")}
+
+    found = rejected(run(1, probes=probe(5, 0.3)), run(0, probes=probe(6, 1e-3)))
+    assert found["probe.attention.gradient.error"].family is Family.ATTENTION
+    assert found["probe.ragged.gradient.error"].family is not Family.ATTENTION
+
+
 def test_tokens_that_change_experts_excuse_the_gradients_of_experts_and_no_more():
     moved = {"layers.0": (1034, 990, 1048, 1024)}
     turned = lambda g: rounded(g, 5, 0.09)  # noqa: E731
