@@ -1,5 +1,7 @@
 """The gate as the command line calls it: logs, run folders, and recipes beside them."""
 
+import re
+
 import pytest
 
 from attune_lab.cluster import SimulatedCluster
@@ -72,3 +74,34 @@ def test_a_log_compared_with_its_own_copy_proves_nothing(runs, tmp_path):
     verdict = run_gate(str(folder / "base.log"), str(copy))
     assert verdict.verdict == "inconclusive"
     assert "copy" in verdict.reasons[0]
+
+
+@pytest.fixture(scope="module")
+def moved(runs):
+    """The log of a run whose losses are higher by 1 from the first step on."""
+    folder, _ = runs
+    lines = (folder / "again.log").read_text().splitlines(keepends=True)
+    path = folder / "moved.log"
+    path.write_text("".join(re.sub(r"lm loss: (\d)", lambda m: f"lm loss: {int(m[1]) + 1}", line) for line in lines))
+    return str(path)
+
+
+def test_what_is_said_of_the_start_and_further_seeds_count(runs, moved):
+    folder, _ = runs
+    base, again = (str(folder / f"{name}.log") for name in ("base", "again"))
+    for start in ("differs", "unknown"):
+        verdict = run_gate(base, moved, start=start)
+        assert verdict.verdict == "inconclusive"
+        assert "seed checkpoint" in verdict.reasons[0]
+    assert run_gate(base, moved, start="same").verdict == "reject"
+    assert run_gate(base, again, again=[(again, base)]).verdict == "pass"
+
+
+def test_a_layout_that_draws_other_weights_is_not_compared(runs, moved):
+    """The recipes tell that tensor parallelism changed and no common checkpoint is loaded."""
+    folder, bench = runs
+    for name, tp in (("tp1", 1), ("tp2", 2)):
+        recipe = bench.baseline.with_settings({"tp": tp, "sequence_parallel": tp > 1})
+        (folder / f"{name}.sh").write_bytes(bench.file.render(recipe))
+    verdict = run_gate(f"{folder / 'tp1.sh'},{folder / 'base.log'}", f"{folder / 'tp2.sh'},{moved}")
+    assert any(c.name == "convergence.start" and c.outcome == "inconclusive" for c in verdict.checks)

@@ -1,0 +1,33 @@
+"""`attune gate` on bare curves: what is said of the start, further seeds, and how they are named."""
+
+import pytest
+
+
+@pytest.fixture
+def files(tmp_path):
+    losses = {"base": 0.0, "near": 2.6e-4, "back": -2.6e-4, "far": 0.05}
+    for name, gap in losses.items():
+        rows = "".join(f"{i},{(9 - 0.1 * i) * (1 + gap):.7f}\n" for i in range(1, 21))
+        (tmp_path / f"{name}.csv").write_text("step,lm_loss\n" + rows)
+    return {name: str(tmp_path / f"{name}.csv") for name in losses}
+
+
+def test_another_start_is_a_question_and_not_a_fault(attune, files):
+    pair = ("--baseline", files["base"], "--candidate", files["far"])
+    assert attune("gate", *pair, "--json").json["verdict"] == "reject"
+    for start in ("differs", "unknown"):
+        assert attune("gate", *pair, "--start", start, "--json").json["verdict"] == "inconclusive"
+
+
+def test_a_second_seed_on_the_other_side_shows_noise(attune, files):
+    pair = ("--baseline", files["base"], "--candidate", files["near"])
+    assert attune("gate", *pair, "--json").json["verdict"] == "reject"
+    again = f"{files['base']}={files['back']}"
+    assert attune("gate", *pair, "--again", again, "--json").json["verdict"] == "pass"
+
+
+@pytest.mark.parametrize("text", ["one.csv", "=b.csv", "a.csv="])
+def test_a_seed_that_names_one_run_is_refused_in_one_sentence(attune, files, text):
+    refused = attune("gate", "--baseline", files["base"], "--candidate", files["base"], "--again", text)
+    assert refused.code != 0
+    assert "BASELINE=CANDIDATE" in " ".join(refused.stderr.split())
