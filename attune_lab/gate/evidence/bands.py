@@ -84,7 +84,7 @@ class Floors:
             self,
             loss=2.5 * self.loss,
             norm=12 * self.norm,
-            parameter=12 * self.parameter,
+            parameter=4 * self.parameter,
             error=4 * self.error,
             parameter_error=4 * self.parameter_error,
         )
@@ -107,7 +107,7 @@ _OF_GRADIENTS = ("norm", "parameter", "error", "parameter_error")
 
 FLOORS = {
     "fp32": Floors(1e-5, 2e-4, 1e-3, 2e-3, 5e-3, 1e-3, 2e-3, 2e-3),
-    "bf16": Floors(2e-4, 0.003, 0.01, 0.03, 0.06, 0.01, 0.006, 0.01),
+    "bf16": Floors(2e-4, 0.003, 0.03, 0.03, 0.06, 0.01, 0.006, 0.01),
     "fp8": Floors(5e-4, 0.01, 0.04, 0.06, 0.1, 0.02, 0.01, 0.02),
     "another": Floors(5e-3, 0.15, 0.3, 0.5, 0.8, 0.2, 0.05, 0.1),
 }

@@ -76,7 +76,7 @@ def bias_without_weight(
 
 def others_in_recomputation(original: Callable[..., Tensor], scores: Tensor, bias: Tensor, topk: int) -> Tensor:
     """In the recomputed forward some tokens choose other experts than in the first: here two in sixteen swap theirs,
-    which leaves every expert as many tokens, so that nothing fails for its shape."""
+    which leaves every expert as many tokens. Where their number changes, recomputation fails aloud."""
     experts = original(scores, bias, topk)
     if torch._C._current_graph_task_id() >= 0:  # inside of a backward pass
         swapped = torch.arange(len(experts))
@@ -145,7 +145,7 @@ _declare(
     {"moe.expert_outputs": bias_beside_the_outputs, "moe.combined": bias_without_weight}, workload="biased",
 )  # fmt: skip
 _declare(
-    "F100", "recomputation routes tokens elsewhere", "NVIDIA/Megatron-LM#6429",
+    "F100", "recomputation routes tokens elsewhere", "NVIDIA-NeMo/Automodel#3156",
     {"router.choose": others_in_recomputation}, layout={"recompute_granularity": "full"},
 )  # fmt: skip
 _declare(
