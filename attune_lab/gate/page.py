@@ -15,7 +15,7 @@ from attune_lab.gate import charts, convergence
 from attune_lab.gate.evidence import gradients
 from attune_lab.gate.evidence.bands import Deviation, Pair, deviations, floors_of
 from attune_lab.gate.evidence.compare import pairs_of
-from attune_lab.gate.evidence.dynamics import loads
+from attune_lab.gate.evidence.dynamics import by_group, loads
 from attune_lab.gate.evidence.invariants import RATE
 from attune_lab.gate.run_files import Run
 from attune_lab.gate.verdict import Verdict
@@ -118,7 +118,7 @@ def _groups(pair: Pair, baseline: Run, candidate: Run) -> list[GroupRow]:
     floors = floors_of(baseline.signals.effective, candidate.signals.effective)
     floors = floors.routed(max(loads(pair.baseline, pair.candidate).values(), default=0.0))
     errors = {d.place: d for d in deviations(gradients.group_errors, pair, floors.error)}
-    old, new = gradients.by_group(pair.baseline), gradients.by_group(pair.candidate)
+    old, new = by_group(pair.baseline.grad_norm), by_group(pair.candidate.grad_norm)
     norms = deviations(gradients.group_norms, pair, floors.norm)
     return [GroupRow(d.place, old[d.place], new[d.place], d, errors.get(d.place)) for d in norms]
 

@@ -28,8 +28,9 @@ def effective(state: State) -> dict[str, Any]:
     values["grad_reduce_in_fp32"] = all(b.grads.dtype == torch.float32 for b in optimizer.buckets)
     values["fp8"] = FP8_FORMATS[linear.gradient_format()] if config.fp8 else None
     values["router_dtype"] = "fp32" if router.score_dtype(config) == torch.float32 else None
+    values["aux_loss_coeff"] = router.aux_coefficient(config)
     values["exp_avg_dtype"] = _precision([s.mean for s in optimizer.slices], state)
-    values["main_params_dtype"] = _precision([s.master for s in optimizer.slices], state) if state.step else "fp32"
+    values["main_params_dtype"] = _precision([s.master for s in optimizer.slices], state) if optimizer.steps else "fp32"
     values["optimizer.parameters_trained"] = int(trained[0])
     values["optimizer.decayed_without_need"] = int(trained[1])
     values["optimizer.schedule"] = [round(opt.learning_rate(s, config), 12) for s in range(1, config.train_iters + 1)]

@@ -115,14 +115,18 @@ class Recorder:
         groups: dict[str, tuple[Axis, dict[str, Tensor]]] = {
             "dp": (mesh.replicas, {}), "edp": (mesh.edp, {}), "tp": (mesh.tp, {}), "ends": (mesh.ends, {}),
         }  # fmt: skip
-        for bucket in self.state.optimizer.buckets:
+        optimizer = self.state.optimizer
+        for bucket, own in zip(optimizer.buckets, optimizer.slices, strict=True):
             for member in bucket.members:
-                name, weight = member.spec.name, member.parameter
-                groups["edp" if member.spec.expert else "dp"][1][name] = weight
+                groups["edp" if member.spec.expert else "dp"][1][member.spec.name] = member.parameter
+            for member, inside, _ in bucket.owned():
+                name, master = member.spec.name, own.master[inside]  # bfloat16 weights hide small differences
+                if not self.state.config.use_distributed_optimizer:
+                    groups["edp" if member.spec.expert else "dp"][1][name] = master
                 if not member.spec.expert and mesh.tp not in [axis for _, axis in member.spec.shards]:
-                    groups["tp"][1][name] = weight
-                if name == "embedding" and self.state.optimizer.copies_embedding:
-                    groups["ends"][1][name] = weight
+                    groups["tp"][1][name] = master
+                if name == "embedding" and optimizer.copies_embedding:
+                    groups["ends"][1][name] = master
         for layer, router in self.state.routers.items():
             for axis in ("dp", "tp"):
                 groups[axis][1][f"{layer}.router.bias"] = router.bias

@@ -115,7 +115,7 @@ def within_capacity(experts: Tensor, weights: Tensor, layer: str, context: Conte
 def auxiliary(logits: Tensor, scores: Tensor, experts: Tensor, layer: str, context: Context) -> dict[str, Tensor]:
     """This rank's share of each auxiliary loss of the global batch, by the log's names."""
     config, losses = context.config, {}
-    coefficient = aux_coefficient(context)
+    coefficient = aux_coefficient(config)
     if config.lb_type != "none" and coefficient > 0:
         balance = load_balancing(scores, experts, layer, context)
         losses["load_balancing_loss"] = coefficient * balance * context.sequence_weight
@@ -126,9 +126,9 @@ def auxiliary(logits: Tensor, scores: Tensor, experts: Tensor, layer: str, conte
 
 
 @injection_point
-def aux_coefficient(context: Context) -> float:
+def aux_coefficient(config: TrainerConfig) -> float:
     """Weight of the load-balancing loss."""
-    return context.config.aux_loss_coeff
+    return config.aux_loss_coeff
 
 
 @injection_point

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from attune_lab.contracts import UserError
 from attune_lab.gate import Change, Check, Curve, Verdict, convergence, evidence, judge
 from attune_lab.gate.curves_io import read_curve
 from attune_lab.gate.evidence import probes
@@ -50,10 +51,15 @@ class Judgement:
 
 def judge_case(case: Case, ends: Mapping[Run, Finished]) -> Judgement:
     """The judgement on a case whose runs have ended."""
-    if (ended := _crashed(case, ends)) is not None:
+    ended = _crashed(case, ends)
+    try:
+        runs = [] if ended else [_read(ends[run].folder) for run in case.runs]
+    except UserError as error:  # a run that writes no readable log must not end the suite
+        ended = Check("run", "inconclusive", str(error))
+    if ended:
         return Judgement(case, {level: judge(None, [ended]) for level in LEVELS})
     change = change_between(case.baseline.config, case.candidate.config)
-    curves, signals = zip(*(_read(ends[run].folder) for run in case.runs), strict=True)
+    curves, signals = zip(*runs, strict=True)
     losses = [replace(curve, norms={}, norm_quanta={}) for curve in curves]
     by_loss, by_curves = (convergence.check(c[0], c[1], c[2:], change=change) for c in (losses, curves))
     by_signals = evidence.check(signals[0], signals[1], signals[2:], change=change)

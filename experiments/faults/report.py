@@ -49,6 +49,7 @@ def tables(judged: Sequence[Judgement]) -> list[Table]:
         recall("Faults caught, by group", faults, lambda case: case.group),
         recall("Faults caught, by fault", faults, lambda case: case.candidate.fault or case.name),
         misses(faults),
+        findings(faults),
         false_alarms(legitimate),
         rejections(legitimate),
         cost(judged),
@@ -72,6 +73,16 @@ def misses(faults: Sequence[Judgement]) -> Table:
     missed = [j for j in faults if not j.rejected("signals")]
     rows = [[j.case.name, j.case.group, j.verdicts["signals"].verdict, j.case.note] for j in missed]
     return Table("Faults missed with signals", ["case", "group", "verdict", "why"], rows)
+
+
+def findings(faults: Sequence[Judgement]) -> Table:
+    """What the gate says of each fault it rejects with all signals: its first reason, and the check that gives it."""
+    rows = []
+    for judgement in faults:
+        rejecting = [c for c in judgement.verdicts["signals"].checks if c.outcome == "reject"]
+        if rejecting:
+            rows.append([judgement.case.name, judgement.case.group, rejecting[0].name, rejecting[0].reason])
+    return Table("Faults caught, one by one", ["case", "group", "check", "reason"], rows)
 
 
 def false_alarms(legitimate: Sequence[Judgement]) -> Table:

@@ -90,13 +90,13 @@ def loads(before: StepSignals, after: StepSignals) -> dict[str, float]:
 
 def update_norms(before: StepSignals, after: StepSignals) -> dict[str, float]:
     """Log ratios of the groups' update norms."""
-    old, new = _by_group(before.update_norm), _by_group(after.update_norm)
+    old, new = by_group(before.update_norm), by_group(after.update_norm)
     return {group: log_ratio(norm, new[group]) for group, norm in old.items() if group in new}
 
 
 def weight_norms(before: StepSignals, after: StepSignals) -> dict[str, float]:
     """Log ratios of the groups' weight norms."""
-    old, new = _by_group(before.weight_norm), _by_group(after.weight_norm)
+    old, new = by_group(before.weight_norm), by_group(after.weight_norm)
     return {group: log_ratio(norm, new[group]) for group, norm in old.items() if group in new}
 
 
@@ -105,7 +105,8 @@ def unchanged(before: StepSignals, after: StepSignals) -> dict[str, float]:
     return {n: after.unchanged[n] - share for n, share in before.unchanged.items() if n in after.unchanged}
 
 
-def _by_group(norms: Mapping[str, float]) -> dict[str, float]:
+def by_group(norms: Mapping[str, float]) -> dict[str, float]:
+    """The norm of each group from those of its parameters."""
     squares: dict[str, float] = {}
     for name, norm in norms.items():
         squares[group_of(name)] = squares.get(group_of(name), 0.0) + norm * norm

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attune_lab.gate.evidence.bands import Deviation, Floors, Pair, as_change, deviations, growth, log_ratio
-from attune_lab.gate.evidence.dynamics import loads
+from attune_lab.gate.evidence.dynamics import by_group, loads
 from attune_lab.gate.evidence.families import Family, factor_name, family_of
 from attune_lab.gate.evidence.invariants import shown, total_norm
 from attune_lab.gate.verdict import Check
@@ -30,17 +30,16 @@ NEGLIGIBLE = 1e-4
 
 def check(pair: Pair, floors: Floors, settings: Mapping[str, Any]) -> Iterator[Check]:
     """The two checks of a pair of records made on the same weights and batch: norm and error."""
-    if not pair.baseline.grad_norm or not pair.candidate.grad_norm:
+    if not pair.baseline.grad_norm.keys() & pair.candidate.grad_norm.keys():
         return
     floors = floors.routed(max(loads(pair.baseline, pair.candidate).values(), default=0.0))
     norms = _Found(deviations(group_norms, pair, floors.norm), deviations(parameter_norms, pair, floors.parameter))
     yield _norm_check(f"{pair.key}gradient.norm", pair, norms, settings)
-    if pair.baseline.grad_sketch and pair.candidate.grad_sketch:
-        errors = (
-            deviations(group_errors, pair, floors.error),
-            deviations(parameter_errors, pair, floors.parameter_error),
-        )
-        yield _error_check(f"{pair.key}gradient.error", pair, _Found(*errors))
+    errors = _Found(
+        deviations(group_errors, pair, floors.error), deviations(parameter_errors, pair, floors.parameter_error)
+    )
+    if errors.groups:
+        yield _error_check(f"{pair.key}gradient.error", pair, errors)
 
 
 def later(pairs: Sequence[Pair], floors: Floors, settings: Mapping[str, Any]) -> Iterator[Check]:
@@ -55,18 +54,9 @@ def later(pairs: Sequence[Pair], floors: Floors, settings: Mapping[str, Any]) ->
         yield _norm_check("gradient.later", pair, each, settings)
 
 
-def by_group(record: StepSignals) -> dict[str, float]:
-    """The gradient norm of each group."""
-    squares: dict[str, float] = {}
-    for name, norm in record.grad_norm.items():
-        group = group_of(name)
-        squares[group] = squares.get(group, 0.0) + norm * norm
-    return {group: math.sqrt(square) for group, square in squares.items()}
-
-
 def group_norms(before: StepSignals, after: StepSignals) -> dict[str, float]:
     """Log ratios of the groups' gradient norms."""
-    return _ratios(by_group(before), by_group(after), NEGLIGIBLE * total_norm(before))
+    return _ratios(by_group(before.grad_norm), by_group(after.grad_norm), NEGLIGIBLE * total_norm(before))
 
 
 def parameter_norms(before: StepSignals, after: StepSignals) -> dict[str, float]:
@@ -76,15 +66,12 @@ def parameter_norms(before: StepSignals, after: StepSignals) -> dict[str, float]
 
 def group_errors(before: StepSignals, after: StepSignals) -> dict[str, float]:
     """Relative errors of the groups' gradients."""
-    squares: dict[str, float] = {}
-    for name, square in _squared_errors(before, after).items():
-        squares[group_of(name)] = squares.get(group_of(name), 0.0) + square
-    return _relative(squares, by_group(before), total_norm(before))
+    return _relative(by_group(_errors(before, after)), by_group(before.grad_norm), total_norm(before))
 
 
 def parameter_errors(before: StepSignals, after: StepSignals) -> dict[str, float]:
     """Relative errors of the parameters' gradients."""
-    return _relative(_squared_errors(before, after), before.grad_norm, total_norm(before))
+    return _relative(_errors(before, after), before.grad_norm, total_norm(before))
 
 
 def _ratios(before: Mapping[str, float], after: Mapping[str, float], least: float) -> dict[str, float]:
@@ -102,18 +89,18 @@ def _floor(value: float, least: float) -> float:
     return value if math.isnan(value) else max(value, least)
 
 
-def _squared_errors(before: StepSignals, after: StepSignals) -> dict[str, float]:
-    """Estimates of ||g_after - g_before||^2 by parameter."""
+def _errors(before: StepSignals, after: StepSignals) -> dict[str, float]:
+    """Estimates of ||g_after - g_before|| by parameter."""
     return {
-        name: sum((a - b) ** 2 for a, b in zip(after.grad_sketch[name], rows, strict=True)) / len(rows)
+        name: math.dist(rows, after.grad_sketch[name]) / math.sqrt(len(rows))
         for name, rows in before.grad_sketch.items()
         if rows and len(after.grad_sketch.get(name, ())) == len(rows)
     }
 
 
-def _relative(squares: Mapping[str, float], norms: Mapping[str, float], total: float) -> dict[str, float]:
+def _relative(errors: Mapping[str, float], norms: Mapping[str, float], total: float) -> dict[str, float]:
     least = NEGLIGIBLE * total
-    return {name: _divide(math.sqrt(s), max(norms.get(name, 0.0), least)) for name, s in squares.items()}
+    return {name: _divide(error, max(norms.get(name, 0.0), least)) for name, error in errors.items()}
 
 
 def _divide(error: float, norm: float) -> float:

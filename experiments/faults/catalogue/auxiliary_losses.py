@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.context import Context
 from attune_lab.trainer.state import State
 from attune_lab.trainer.step import Gradients
@@ -55,12 +56,12 @@ def counted_again(
     original(metrics, key, metrics.get(key, 0.0) + value)
 
 
-def coefficient_not_forwarded(original: Callable[[Context], float], context: Context) -> float:
+def coefficient_not_forwarded(original: Callable[[TrainerConfig], float], config: TrainerConfig) -> float:
     """The wrapper around the trainer never passes the coefficient, whose default is 0."""
     return 0.0
 
 
-def coefficient_inherited(original: Callable[[Context], float], context: Context) -> float:
+def coefficient_inherited(original: Callable[[TrainerConfig], float], config: TrainerConfig) -> float:
     """The back end brings a coefficient of its own where the recipe has none."""
     return 1e-3
 

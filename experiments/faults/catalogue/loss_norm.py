@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.context import Context
 from attune_lab.trainer.data import Batch
 from attune_lab.trainer.mesh import Axis
@@ -26,8 +25,7 @@ LAST_STEP = WORKLOADS["dense"].train_iters
 
 def mean_of_means(original: Weigh, context: Context, mask: Tensor, total: float) -> float:
     """Every micro-batch is divided by its own tokens and by their number: short sequences weigh too much."""
-    config: TrainerConfig = context.config
-    return config.mbs / config.gbs / max(float(mask.sum()), 1.0)
+    return context.config.mbs / context.config.gbs / max(float(mask.sum()), 1.0)
 
 
 declare(
@@ -40,12 +38,11 @@ declare(
 )
 
 
-def _own_totals(original: Count, batches: Sequence[Batch], state: State) -> tuple[float, float]:
-    """What the totals would be if every data-parallel rank had as many tokens as this one."""
-    dp = state.mesh.dp.size
+def own_tokens(original: Count, batches: Sequence[Batch], state: State) -> tuple[float, float]:
+    """Each rank divides by its own tokens and gradients are averaged: all ranks count as if they had as many."""
     alone = replace(state, mesh=replace(state.mesh, dp=Axis()))
     language, mtp = original(batches, alone)
-    return language * dp, mtp * dp
+    return language * state.mesh.dp.size, mtp * state.mesh.dp.size
 
 
 declare(
@@ -53,7 +50,7 @@ declare(
     "Each rank divides by its own tokens, then ranks are averaged",
     group=GROUP,
     source="huggingface/transformers#34242",
-    patches={"step.token_totals": _own_totals},
+    patches={"step.token_totals": own_tokens},
     workload="ragged",
     layout={"dp": 2},
 )
@@ -123,7 +120,7 @@ declare(
 
 def own_mtp_tokens(original: Count, batches: Sequence[Batch], state: State) -> tuple[float, float]:
     """The multi-token loss is divided by the rank's own tokens, then ranks are averaged."""
-    return original(batches, state)[0], _own_totals(original, batches, state)[1]
+    return original(batches, state)[0], own_tokens(original, batches, state)[1]
 
 
 declare(

@@ -89,13 +89,13 @@ _declare(
     "context.rotary", default_rotary_base, group="attention", workload="long",
 )  # fmt: skip
 _declare(
-    "F098", "same dropout mask on tensor-parallel ranks", "NVIDIA/Megatron-LM#2641",
+    "F098", "same dropout mask on tensor-parallel ranks", "InternLM/InternLM#405",
     "model.keep_mask", same_mask_on_tp_ranks, group="rng", workload="dropout",
     layout={"tp": 2, "sequence_parallel": True},
 )  # fmt: skip
 _declare(
     "F101", "initial weights depend on the layout", "pytorch/torchtitan@b5bcd76c docs/converging.md",
-    "weights.initial", another_seed, group="init", layout={"tp": 2},
+    "weights.initial", another_seed, group="init", layout={"dp": 2},
     note="Of runs that draw their weights; those that start from one checkpoint cannot have it.",
 )  # fmt: skip
 _declare(
@@ -107,8 +107,7 @@ _declare(
     "model.mtp_weight", weight_dropped, group="objective", workload="mtp",
 )  # fmt: skip
 _declare(
-    "F116", "same dropout masks on data-parallel ranks",
-    "NVIDIA/Megatron-LM@d98e8a64 megatron/core/tensor_parallel/random.py",
+    "F116", "same dropout masks on data-parallel ranks", "tenstorrent/tt-metal#55947",
     "model.dropout_seed", same_mask_on_dp_ranks, group="rng", workload="dropout", layout={"dp": 2},
 )  # fmt: skip
 _declare(

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attune_lab.trainer import communication as comm
 from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.context import Context
 from attune_lab.trainer.linear import quantised
-from attune_lab.trainer.mesh import Axis
 from attune_lab.trainer.optimizer import Slice
 from experiments.faults.catalogue.registry import declare
 
@@ -21,9 +21,13 @@ def hybrid_format(original: Callable[[], torch.dtype]) -> torch.dtype:
     return torch.float8_e5m2
 
 
-def scale_of_one_rank(original: Callable[[Tensor, Axis], Tensor], x: Tensor, axis: Axis) -> Tensor:
-    """The largest value is taken over the wrong group, so every rank scales its part of a tensor by itself."""
-    return x.detach().abs().amax().float()
+def own_scale_for_all(original: Callable[[Tensor, Context], Tensor], x: Tensor, context: Context) -> Tensor:
+    """The largest value is taken over the wrong group, so tensor-parallel ranks scale their parts of a tensor each by
+    itself, and scale what they gather from others back by their own factor."""
+    tp = context.mesh.tp
+    largest = comm.all_gather(x.detach().abs().amax().float()[None], tp)
+    factors = (largest[tp.rank] / largest).repeat_interleave(len(x))
+    return original(x, context) * factors[:, None, None].to(x.dtype)
 
 
 def masters_in_bfloat16(
@@ -63,7 +67,7 @@ _declare(
 )  # fmt: skip
 _declare(
     "F069", "FP8 scale of the wrong group", "NVIDIA/Megatron-LM#442",
-    "linear.amax", scale_of_one_rank, workload="fp8", layout={"tp": 2, "sequence_parallel": True},
+    "linear.into_columns", own_scale_for_all, workload="fp8", layout={"tp": 2, "sequence_parallel": True},
 )  # fmt: skip
 _declare(
     "F088", "masters in bfloat16", "pytorch/torchtitan@b5bcd76c docs/bf16_optimizer_states.md",

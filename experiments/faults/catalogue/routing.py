@@ -76,7 +76,7 @@ def bias_without_weight(
 
 def others_in_recomputation(original: Callable[..., Tensor], scores: Tensor, bias: Tensor, topk: int) -> Tensor:
     """In the recomputed forward some tokens choose other experts than in the first: here two in sixteen swap theirs,
-    which leaves every expert as many tokens, so that nothing fails for its shape."""
+    which leaves every expert as many tokens. Where their number changes, recomputation fails aloud."""
     experts = original(scores, bias, topk)
     if torch._C._current_graph_task_id() >= 0:  # inside of a backward pass
         swapped = torch.arange(len(experts))
@@ -86,14 +86,18 @@ def others_in_recomputation(original: Callable[..., Tensor], scores: Tensor, bia
     return experts
 
 
-def empty_expert_repeats_a_token(
-    original: Callable[..., Tensor], sent: Sent, experts: Experts, context: Context
-) -> Tensor:
-    """An expert without tokens corrupts what the rank sends back: its last row takes the place of the first."""
+def empty_expert_shifts_rows(original: Callable[..., Tensor], sent: Sent, experts: Experts, context: Context) -> Tensor:
+    """An expert without tokens is given a row of the buffer all the same, which shifts those of the experts after it.
+
+    Rows arrive sorted by expert from the one rank there is.
+    """
     outputs = original(sent, experts, context)
-    if len(set(sent.experts.tolist())) == context.config.num_experts // context.mesh.ep.size:
+    counts = torch.bincount(sent.experts, minlength=context.config.num_experts)
+    empty = (counts == 0).nonzero().flatten()
+    if len(empty) == 0:
         return outputs
-    return torch.cat([outputs[-1:], outputs[1:]])
+    first = int(counts[: int(empty[0])].sum())
+    return torch.cat([outputs[:first], outputs[first:].roll(1, 0)])
 
 
 def gate_without_gradient(original: Callable[[Tensor], Tensor], picked: Tensor) -> Tensor:
@@ -141,12 +145,12 @@ _declare(
     {"moe.expert_outputs": bias_beside_the_outputs, "moe.combined": bias_without_weight}, workload="biased",
 )  # fmt: skip
 _declare(
-    "F100", "recomputation routes tokens elsewhere", "NVIDIA/Megatron-LM#6429",
+    "F100", "recomputation routes tokens elsewhere", "NVIDIA-NeMo/Automodel#3156",
     {"router.choose": others_in_recomputation}, layout={"recompute_granularity": "full"},
 )  # fmt: skip
 _declare(
-    "F117", "an expert without tokens corrupts the output", "NVIDIA-NeMo/Megatron-Bridge#3801",
-    {"moe.expert_outputs": empty_expert_repeats_a_token}, workload="sparse",
+    "F117", "an expert without tokens shifts the outputs of the next ones", "NVIDIA-NeMo/Megatron-Bridge#3801",
+    {"moe.expert_outputs": empty_expert_shifts_rows}, workload="sparse",
 )  # fmt: skip
 _declare(
     "F123", "router not taught by the loss", "NVIDIA/Megatron-LM#894",

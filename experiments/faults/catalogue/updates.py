@@ -51,11 +51,11 @@ def default_betas(
     return config.adam_beta1, 0.999
 
 
-def counter_reset(
+def counter_ahead(
     original: Callable[[int, TrainerConfig], tuple[float, float]], step: int, config: TrainerConfig
 ) -> tuple[float, float]:
-    """The counter of updates is not kept: moments are corrected as at the first."""
-    return original(1, config)
+    """A dummy step while loading leaves the counter of updates one ahead: the first is corrected as the second."""
+    return original(step + 1, config)
 
 
 def loss_over_microbatches(
@@ -85,7 +85,11 @@ _declare(
     "optimizer.betas", default_betas,
 )  # fmt: skip
 _declare(
-    "F087", "step counter of Adam not kept", "NVIDIA/Megatron-LM#1570", "optimizer.bias_corrections", counter_reset
+    "F087",
+    "step counter of Adam one ahead",
+    "NVIDIA-NeMo/Megatron-Bridge#5680",
+    "optimizer.bias_corrections",
+    counter_ahead,
 )
 _declare(
     "F108", "logged loss divided by the micro-batches", "pytorch/torchtitan#1759",

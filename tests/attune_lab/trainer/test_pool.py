@@ -150,6 +150,11 @@ def test_two_pools_run_side_by_side() -> None:
     assert sums == {2: [3.0 * i for i in range(10)], 3: [6.0 * i for i in range(10)]}
 
 
+def test_ranks_may_be_spawned() -> None:
+    with RankPool(2, start_method="spawn") as ranks:
+        assert ranks.run(total, 1.0) == (2, 3.0)
+
+
 def test_another_thread_can_end_a_run() -> None:
     with RankPool(2) as ranks:
         ranks.run(total, 1.0)

@@ -12,7 +12,7 @@ from attune_lab.gate.verdict import Outcome
 from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.judging import LEVELS, Judgement
 from experiments.faults.plan import Case, Kind, Run
-from experiments.faults.report import Table, markdown, page, tables, wilson
+from experiments.faults.report import Table, findings, markdown, page, tables, wilson
 
 
 def judged(
@@ -20,7 +20,7 @@ def judged(
 ) -> Judgement:
     run = Run(name, TrainerConfig(), fault=name if kind == "fault" else None)
     verdicts = {
-        level: Verdict(outcome, (f"{name} {outcome}",), (Check("c", outcome, ""),))
+        level: Verdict(outcome, (f"{name} {outcome}",), (Check("c", outcome, "because"),))
         for level, outcome in zip(LEVELS, (loss, norm, signals), strict=True)
     }
     return Judgement(Case(name, kind, run, run, group=group, note=f"note of {name}"), verdicts, cost)
@@ -57,6 +57,10 @@ def test_recall_by_group_and_by_fault() -> None:
 
 def test_what_is_missed_is_named_and_explained() -> None:
     assert table("Faults missed with signals").rows == [["F3", "b", "pass", "note of F3"]]
+
+
+def test_what_is_caught_is_named_with_its_check() -> None:
+    assert findings(CASES[:3]).rows == [["F1", "a", "c", "because"], ["F2", "a", "c", "because"]]
 
 
 def test_false_alarms_are_counted_by_half_and_named() -> None:

@@ -68,6 +68,14 @@ def test_a_crash_of_the_candidate_alone_rejects(tmp_path: Path, crashed: Run, ex
     assert judgement.verdicts["loss"].reasons == ("The run x ended with rank 1: boom.",)
 
 
+def test_a_log_that_cannot_be_read_leaves_the_case_open(tmp_path: Path) -> None:
+    ends = {BASELINE: finished(tmp_path / "base"), CANDIDATE: finished(tmp_path / "changed")}
+    (tmp_path / "changed" / "train.log").write_text("no iteration")
+    judgement = judge_case(CASE, ends)
+    assert {verdict.verdict for verdict in judgement.verdicts.values()} == {"inconclusive"}
+    assert "train.log" in judgement.verdicts["signals"].reasons[0]
+
+
 @pytest.mark.parametrize(
     ("moved", "kind"),
     [

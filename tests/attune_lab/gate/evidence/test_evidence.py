@@ -166,6 +166,28 @@ def test_a_candidate_with_other_parameters_trains_another_model():
     assert "lacks head" in rejected(run(1, grad_norm=fewer))["ledger.parameters"].reason
 
 
+FIELDS = ("logged", "grad_norm", "grad_sketch", "update_norm", "weight_norm", "unchanged", "expert_load", "aux_loss")
+
+
+@given(
+    st.dictionaries(st.sampled_from(FIELDS), st.sets(st.sampled_from(["head", "final_norm", "lm loss", "layers.0"])))
+)
+def test_whatever_is_not_recorded_is_never_a_crash(kept):
+    """Any part of a record may be missing, on either side."""
+    step = BASE.steps[0]
+    fields = {field: {k: v for k, v in getattr(step, field).items() if k in names} for field, names in kept.items()}
+    poor = BASE.model_copy(update={"steps": (step.model_copy(update=fields), *BASE.steps[1:])})
+    for pair in ((BASE, poor), (poor, BASE), (poor, poor)):
+        assert all(c.reason.endswith(".") for c in check(*pair))
+    assert not rejected(poor, poor)
+
+
+def test_runs_without_records_or_settings_are_not_compared():
+    bare = BASE.model_copy(update={"steps": (), "effective": {}})
+    assert {c.outcome for c in check(bare, bare)} == {"pass", "skipped"}
+    assert "ledger.steps" in undecided(bare)
+
+
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "family"),
     [
