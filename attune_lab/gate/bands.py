@@ -10,7 +10,7 @@ import numpy as np
 from attune_lab.gate.curve import Curve, Floats
 
 PROBE_STEPS = 20
-STILL = 0.3
+STILL = 0.6
 """Share of the envelope that holds where the loss has not fallen: a model that has not moved cannot have parted far."""
 STILL_MEAN = 0.12
 """The same of the mean difference."""
@@ -52,12 +52,12 @@ class Band:
 
 
 NO_ALLOWANCE = Band(0.0, 0.0, 0.0, 0.0)
-CALIBRATED = Band(1e-4, 1.2e-3, 2e-4, 0.005)
+CALIBRATED = Band(1e-4, 2e-3, 2e-4, 0.005)
 """Least limits where twins say the rest: no twin shows every legitimate kernel (bfloat16 moves step 1 by 1e-4)."""
 
-QUIET = Band(1e-5, 8e-4, 2e-4, 0.002)
+QUIET = Band(1e-5, 6e-4, 2e-4, 0.002)
 """Limits of two runs whose loss and gradient norm of step 1 agree to `QUIET_LOSS` and `QUIET_NORM`."""
-QUIET_CALIBRATED = Band(1e-5, 4e-4, 1e-4, 0.002)
+QUIET_CALIBRATED = Band(1e-5, 3e-4, 1e-4, 0.002)
 """The same where twins say how far such runs part."""
 QUIET_LOSS = 2e-6
 QUIET_NORM = 5e-5

@@ -13,8 +13,8 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.gate import charts, convergence
 from attune_lab.gate.evidence import gradients
-from attune_lab.gate.evidence.bands import Deviation, Pair, deviations, floors_of
-from attune_lab.gate.evidence.compare import pairs_of
+from attune_lab.gate.evidence.bands import Deviation, Pair, deviations
+from attune_lab.gate.evidence.compare import floors_between, pairs_of
 from attune_lab.gate.evidence.dynamics import by_group, loads
 from attune_lab.gate.evidence.invariants import RATE
 from attune_lab.gate.run_files import Run
@@ -115,7 +115,7 @@ def _groups(pair: Pair, baseline: Run, candidate: Run) -> list[GroupRow]:
     """The groups of the first pair of records, the farthest outside its band first."""
     if baseline.signals is None or candidate.signals is None:
         return []
-    floors = floors_of(baseline.signals.effective, candidate.signals.effective)
+    floors = floors_between(baseline.signals, candidate.signals)
     floors = floors.routed(max(loads(pair.baseline, pair.candidate).values(), default=0.0))
     errors = {d.place: d for d in deviations(gradients.group_errors, pair, floors.error)}
     old, new = by_group(pair.baseline.grad_norm), by_group(pair.candidate.grad_norm)

@@ -24,6 +24,7 @@ from attune_lab.recipe.text_files import read_text
 from attune_lab.trainer.config import TrainerConfig, parse_config
 from attune_lab.trainer.loop import train
 from attune_lab.trainer.probes import PROBES
+from attune_lab.trainer.warm import warm_start
 from attune_lab.writing import refuse_unwritable
 
 
@@ -85,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("config", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="folder for train.log, signals.json and config.json")
     parser.add_argument("--probe", action="append", default=[], choices=PROBES, help="may be given several times")
-    parser.add_argument("--start", type=Path, help="a checkpoint to start from")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--start", type=Path, help="a checkpoint to start from")
+    start.add_argument("--warm", type=Path, help="start from trained weights, kept in this folder and made if missing")
     parser.add_argument("--save", type=Path, help="where to write the last checkpoint")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -93,8 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = read_config(options.config)
         refuse_unwritable(options.out / "train.log")
         with process_group(config) as rank:
+            began = warm_start(config, options.warm) if options.warm else options.start
             train(
-                config, out=options.out, probes=options.probe, start=options.start, save=options.save,
+                config, out=options.out, probes=options.probe, start=began, save=options.save,
                 echo=print if rank == 0 else None,
             )  # fmt: skip
     except UserError as error:

@@ -29,7 +29,7 @@ MODEL = (
 def warm_start(config: TrainerConfig, folder: Path, steps: int = STEPS) -> Path:
     """The checkpoint, weights alone, that runs of a model may start from; trained when it is not in the folder yet.
 
-    Half a minute on one core for the suite's small MoE, 2 MB. To be called outside of any process group. A folder
+    Half a minute on one core for a model of the suite, 3 to 5 MB. Ranks that ask together wait for the first. A folder
     serves one version of the trainer: the file's name tells the model and the training apart, not the code.
     """
     settings = training(config, steps)

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.evidence import dynamics, gradients, invariants, ledgers, probes
-from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, floors_of
+from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, floors_of, has_learnt
 from attune_lab.gate.evidence.families import Family
 from attune_lab.gate.in_force import effective_differences, known_defects
 from attune_lab.gate.start import INITIAL_WEIGHTS, dropout_masks_may_differ, start_may_differ
@@ -38,8 +38,7 @@ def check(
     """
     # The candidate's own signals may not widen the limits they are held against.
     twins = [twin for twin in twins if twin.steps == baseline.steps or twin.steps != candidate.steps]
-    floors = FLOORS["another"] if change is Change.LOW_PRECISION else floors_of(baseline.effective, candidate.effective)
-    floors = floors.allowing(allowance.norm, allowance.step_1)
+    floors = floors_between(baseline, candidate, change).allowing(allowance.norm, allowance.step_1)
     pairs = pairs_of(baseline, candidate, twins)
     checks = [*_settings(baseline, candidate, approvals), *ledgers.check(baseline, candidate)]
     checks += invariants.check(baseline, candidate)
@@ -48,8 +47,18 @@ def check(
         checks.append(unlike)
     else:
         checks += _comparisons(pairs, floors, candidate)
-        checks += probes.steps(baseline, candidate, twins, floors)
+        checks += probes.steps(baseline, candidate, twins, floors, leave_out=_has_learnt(baseline))
     return [*checks, _cost(candidate)]
+
+
+def floors_between(baseline: Signals, candidate: Signals, change: Change | None = None) -> Floors:
+    """The least limits for two runs."""
+    floors = FLOORS["another"] if change is Change.LOW_PRECISION else floors_of(baseline.effective, candidate.effective)
+    return floors.learnt() if _has_learnt(baseline) else floors
+
+
+def _has_learnt(baseline: Signals) -> bool:
+    return bool(baseline.steps) and has_learnt(baseline.steps[0], baseline.effective)
 
 
 def same_start(baseline: Signals, candidate: Signals) -> bool:

@@ -23,6 +23,9 @@ from attune_lab.signals.schema import Probe, Signals, StepSignals
 THRESHOLD = "clip_grad"
 """A figure that says what the probe ``clip`` clips at; it is no result."""
 
+OF_DRAWN_WEIGHTS = ("attention",)
+"""Sharpened attention makes a mean of drawn scores choose; learnt scores choose by themselves, and get chaotic."""
+
 EXACT = 1e-6
 REPEATABLE = 1e-3
 """A step repeated from the same state may differ by this where kernels add in any order; not in deterministic mode."""
@@ -69,10 +72,19 @@ def figures(baseline: Signals, candidate: Signals) -> Iterator[Check]:
                 yield _figure(name, figure, value, before, candidate.effective)
 
 
-def steps(baseline: Signals, candidate: Signals, twins: Sequence[Signals], floors: Floors) -> Iterator[Check]:
-    """The checks of the step of every probe: like those of the first step, and the clip factor by itself."""
+def steps(
+    baseline: Signals, candidate: Signals, twins: Sequence[Signals], floors: Floors, *, leave_out: bool = False
+) -> Iterator[Check]:
+    """The checks of the step of every probe: like those of the first step, and the clip factor by itself.
+
+    Args:
+        leave_out: leave out the probes that say something about drawn weights alone.
+    """
     for name, probe in candidate.probes.items():
-        if probe.step is not None:
+        if leave_out and name in OF_DRAWN_WEIGHTS:
+            reason = f"The probe {name} is one of drawn weights; these have learnt something already."
+            yield Check(f"probe.{name}", "skipped", reason)
+        elif probe.step is not None:
             before = baseline.probes.get(name)
             known = before.step if before is not None else None
             seen = [step for twin in twins if name in twin.probes and (step := twin.probes[name].step) is not None]

@@ -71,7 +71,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     train(TrainerConfig(**{**MODEL, "train_iters": 1}), save=tmp_path / "a.pt", record=False)
-    with pytest.raises(UserError, match="the checkpoint lacks layers.4"):
+    with pytest.raises(UserError, match=r"the checkpoint lacks layers\.4"):
         train(TrainerConfig(**{**MODEL, "num_layers": 6}), start=tmp_path / "a.pt", record=False)
     with pytest.raises(UserError, match="the checkpoint"):
         train(TrainerConfig(**{**MODEL, "hidden": 64}), start=tmp_path / "a.pt", record=False)

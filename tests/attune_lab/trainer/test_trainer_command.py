@@ -31,6 +31,13 @@ def test_alone(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(read_curve(tmp_path / "run").steps) == 3
 
 
+def test_a_warm_start_has_learnt(config: Path, tmp_path: Path) -> None:
+    for out, options in (("drawn", []), ("warm", ["--warm", str(tmp_path / "weights")])):
+        assert main([str(config), "--out", str(tmp_path / out), *options]) == 0
+    drawn, warm = (read_curve(tmp_path / out).loss[0] for out in ("drawn", "warm"))
+    assert warm < 0.8 * drawn
+
+
 def test_under_torchrun_as_alone(tmp_path: Path) -> None:
     losses = []
     for dp in (1, 2):
