@@ -151,10 +151,10 @@ def _explained(pair: Judged) -> dict[str, Any]:
     arguments = [name for name in json.loads(row["differing_arguments"]) if not name.startswith("*")]
     if row["days_apart"] > FAR_APART_DAYS:
         cause = f"recorded {row['days_apart']} days apart: other software"
+    elif row["dropout_masks_may_differ"] and "step_1" not in pair.names:
+        cause = "other dropout masks, although the first losses agree by chance"
     elif not row["same_commit"]:
         cause = f"recorded at two commits, {row['days_apart']} days apart: other software, or a changed default"
-    elif row["dropout_masks_may_differ"]:
-        cause = "other dropout masks, although the first losses agree"
     else:
         cause = f"other kernels: {', '.join(arguments)}"
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -79,45 +78,89 @@ _ATTACHED = "router.attached"
 _SP = {"tp": 2, "sequence_parallel": True}
 
 
-def _declare(name: str, title: str, source: str, point: str, patch: Callable[..., Any], **settings: Any) -> None:
-    declare(name, title, source=source, patches={point: patch}, **{"group": "aux-loss", "workload": "moe"} | settings)
-
-
-_declare(
-    "F042", "aux loss gradient too small by cp", "NVIDIA/Megatron-LM#2237",
-    _ATTACHED, without_context_parallel_size, layout={"cp": 2},
-)  # fmt: skip
-_declare(
-    "F043", "aux loss gradient too small by tp x cp", "NVIDIA/Megatron-LM#5047",
-    _ATTACHED, by_local_tokens, layout=_SP,
-)  # fmt: skip
-_declare(
-    "F045", "sequence aux loss gradient depends on the micro-batch size", "NVIDIA/Megatron-LM#5798",
-    _ATTACHED, by_sequences_of_a_microbatch, layout={"mbs": 4},
-)  # fmt: skip
-_declare(
-    "F046", "aux loss from scores that are not normalised", "NVIDIA/Megatron-LM@cfe7b066c0",
-    "router.balance_scores", raw_scores, workload="sigmoid",
-)  # fmt: skip
-_declare(
-    "F047", "recomputation counts the aux loss twice in the log", "NVIDIA/Megatron-LM#1330",
-    "observer.record", counted_again, layout={"recompute_granularity": "full"},
-    note="Training is right, the logged auxiliary loss is twice as large.",
-)  # fmt: skip
-_declare("F048", "aux loss never attached", "NVIDIA-NeMo/Automodel#1408", _ATTACHED, never_attached)
-_declare(
-    "F049", "aux loss coefficient not forwarded", "verl-project/verl#4103",
-    "router.aux_coefficient", coefficient_not_forwarded,
-)  # fmt: skip
-_declare(
-    "F112", "auxiliary loss summed over micro-batches", "NVIDIA/Megatron-LM#4070", _ATTACHED, summed_over_microbatches
+declare(
+    "F042",
+    "Aux loss gradient too small by cp",
+    group="aux-loss",
+    source="NVIDIA/Megatron-LM#2237",
+    patches={_ATTACHED: without_context_parallel_size},
+    workload="moe",
+    layout={"cp": 2},
 )
-_declare(
-    "F126", "aux loss inherited where the recipe has none", "NVIDIA/Megatron-LM#5694",
-    "router.aux_coefficient", coefficient_inherited, group="objective", workload="unbalanced",
-)  # fmt: skip
-_declare(
-    "F127", "logged aux loss is a mean over the wrong number of layers", "NVIDIA-NeMo/Megatron-Bridge#5795",
-    "step.printed", over_too_many_layers, group="logging", workload="sigmoid",
+declare(
+    "F043",
+    "Aux loss gradient too small by tp x cp",
+    group="aux-loss",
+    source="NVIDIA/Megatron-LM#5047",
+    patches={_ATTACHED: by_local_tokens},
+    workload="moe",
+    layout=_SP,
+)
+declare(
+    "F045",
+    "Sequence aux loss gradient depends on the micro-batch size",
+    group="aux-loss",
+    source="NVIDIA/Megatron-LM#5798",
+    patches={_ATTACHED: by_sequences_of_a_microbatch},
+    workload="moe",
+    layout={"mbs": 4},
+)
+declare(
+    "F046",
+    "Aux loss from scores that are not normalised",
+    group="aux-loss",
+    source="NVIDIA/Megatron-LM@cfe7b066c0",
+    patches={"router.balance_scores": raw_scores},
+    workload="sigmoid",
+)
+declare(
+    "F047",
+    "Recomputation counts the aux loss twice in the log",
+    group="aux-loss",
+    source="NVIDIA/Megatron-LM#1330",
+    patches={"observer.record": counted_again},
+    workload="moe",
+    layout={"recompute_granularity": "full"},
+    note="Training is right, the logged auxiliary loss is twice as large.",
+)
+declare(
+    "F048",
+    "Aux loss never attached",
+    group="aux-loss",
+    source="NVIDIA-NeMo/Automodel#1408",
+    patches={_ATTACHED: never_attached},
+    workload="moe",
+)
+declare(
+    "F049",
+    "Aux loss coefficient not forwarded",
+    group="aux-loss",
+    source="verl-project/verl#4103",
+    patches={"router.aux_coefficient": coefficient_not_forwarded},
+    workload="moe",
+)
+declare(
+    "F112",
+    "Auxiliary loss summed over micro-batches",
+    group="aux-loss",
+    source="NVIDIA/Megatron-LM#4070",
+    patches={_ATTACHED: summed_over_microbatches},
+    workload="moe",
+)
+declare(
+    "F126",
+    "Aux loss inherited where the recipe has none",
+    group="objective",
+    source="NVIDIA/Megatron-LM#5694",
+    patches={"router.aux_coefficient": coefficient_inherited},
+    workload="unbalanced",
+)
+declare(
+    "F127",
+    "Logged aux loss is a mean over the wrong number of layers",
+    group="logging",
+    source="NVIDIA-NeMo/Megatron-Bridge#5795",
+    patches={"step.printed": over_too_many_layers},
+    workload="sigmoid",
     note="Training is right: only the logged auxiliary loss is not the one computed.",
-)  # fmt: skip
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -82,49 +81,90 @@ def contiguous_positions(original: Callable[..., Tensor], batch: Batch, own: Ten
     return batch.positions.chunk(cp.size, 1)[cp.rank].T
 
 
-def _declare(name: str, title: str, source: str, point: str, patch: Callable[..., Any], **settings: Any) -> None:
-    declare(name, title, source=source, patches={point: patch}, **{"group": "mask"} | settings)
-
-
-_declare(
-    "F036", "vocabulary-parallel loss of gathered logits", "NVIDIA/Megatron-LM#7452",
-    "loss.cross_entropy", gathered_logits, group="loss-def", layout={"tp": 2},
-)  # fmt: skip
-_declare(
-    "F037", "last tokens of packed documents lost in attention", "NVIDIA/TransformerEngine#1930",
-    "attention.over_context", last_tokens_lost, workload="packed", layout={"cp": 2},
-)  # fmt: skip
-_declare(
-    "F040", "packed documents attend to each other", "NVIDIA-NeMo/Automodel#2999",
-    "context.visible", across_documents, workload="packed",
-)  # fmt: skip
-_declare("F077", "tokens attend to the future", "huggingface/transformers#48745", "context.visible", not_causal)
-_declare(
-    "F078", "labels shifted twice", "huggingface/transformers#47394",
-    "data.shift_labels", shifted_twice, group="loss-def",
-)  # fmt: skip
-_declare(
-    "F079", "labels not shifted", "Project-MONAI/GenerativeModels#314",
-    "data.shift_labels", not_shifted, group="loss-def",
-)  # fmt: skip
-_declare(
-    "F080a", "loss mask ignored", "NVIDIA/Model-Optimizer#441",
-    "data.loss_mask", mask_ignored, group="loss-def", workload="ragged",
-)  # fmt: skip
-_declare(
-    "F080b", "loss mask off by one", "NVIDIA/Model-Optimizer#441",
-    "data.loss_mask", mask_rolled, group="loss-def", workload="ragged",
-)  # fmt: skip
-_declare(
-    "F081a", "position ids not reset between documents", "NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
-    "data.position_ids", positions_not_reset, group="objective", workload="packed",
+declare(
+    "F036",
+    "Vocabulary-parallel loss of gathered logits",
+    group="loss-def",
+    source="NVIDIA/Megatron-LM#7452",
+    patches={"loss.cross_entropy": gathered_logits},
+    layout={"tp": 2},
+)
+declare(
+    "F037",
+    "Last tokens of packed documents lost in attention",
+    group="mask",
+    source="NVIDIA/TransformerEngine#1930",
+    patches={"attention.over_context": last_tokens_lost},
+    workload="packed",
+    layout={"cp": 2},
+)
+declare(
+    "F040",
+    "Packed documents attend to each other",
+    group="mask",
+    source="NVIDIA-NeMo/Automodel#2999",
+    patches={"context.visible": across_documents},
+    workload="packed",
+)
+declare(
+    "F077",
+    "Tokens attend to the future",
+    group="mask",
+    source="huggingface/transformers#48745",
+    patches={"context.visible": not_causal},
+)
+declare(
+    "F078",
+    "Labels shifted twice",
+    group="loss-def",
+    source="huggingface/transformers#47394",
+    patches={"data.shift_labels": shifted_twice},
+)
+declare(
+    "F079",
+    "Labels not shifted",
+    group="loss-def",
+    source="Project-MONAI/GenerativeModels#314",
+    patches={"data.shift_labels": not_shifted},
+)
+declare(
+    "F080a",
+    "Loss mask ignored",
+    group="loss-def",
+    source="NVIDIA/Model-Optimizer#441",
+    patches={"data.loss_mask": mask_ignored},
+    workload="ragged",
+)
+declare(
+    "F080b",
+    "Loss mask off by one",
+    group="loss-def",
+    source="NVIDIA/Model-Optimizer#441",
+    patches={"data.loss_mask": mask_rolled},
+    workload="ragged",
+)
+declare(
+    "F081a",
+    "Position ids not reset between documents",
+    group="objective",
+    source="NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
+    patches={"data.position_ids": positions_not_reset},
+    workload="packed",
     note="Harmless here but for rounding: rotary positions count by distance and documents are apart in attention.",
-)  # fmt: skip
-_declare(
-    "F081b", "ends of documents trained on", "NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
-    "data.loss_mask", borders_trained_on, group="objective", workload="packed",
-)  # fmt: skip
-_declare(
-    "F115", "position ids not partitioned as the tokens", "modelscope/ms-swift#5683",
-    "context.positions_of", contiguous_positions, layout={"cp": 2},
-)  # fmt: skip
+)
+declare(
+    "F081b",
+    "Ends of documents trained on",
+    group="objective",
+    source="NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
+    patches={"data.loss_mask": borders_trained_on},
+    workload="packed",
+)
+declare(
+    "F115",
+    "Position ids not partitioned as the tokens",
+    group="mask",
+    source="modelscope/ms-swift#5683",
+    patches={"context.positions_of": contiguous_positions},
+    layout={"cp": 2},
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,46 +71,78 @@ def weight_dropped(original: Callable[..., float], context: Context, mask: Tenso
     return 0.0
 
 
-def _declare(name: str, title: str, source: str, point: str, patch: Callable[..., Any], **settings: Any) -> None:
-    declare(name, title, source=source, patches={point: patch}, **settings)
-
-
-_declare(
-    "F038", "backward pass of context-parallel attention", "NVIDIA/Megatron-LM#1464",
-    "attention.whole_sequence", gradients_of_others_lost, group="attention", layout={"cp": 2},
-)  # fmt: skip
-_declare(
-    "F075", "softmax scaled by the wrong factor", "NVIDIA/Megatron-LM@62f0a9737d",
-    "attention.softmax_scale", another_softmax_scale, group="attention",
-)  # fmt: skip
-_declare(
-    "F076", "base of the rotary embedding lost", "NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
-    "context.rotary", default_rotary_base, group="attention", workload="long",
-)  # fmt: skip
-_declare(
-    "F098", "same dropout mask on tensor-parallel ranks", "InternLM/InternLM#405",
-    "model.keep_mask", same_mask_on_tp_ranks, group="rng", workload="dropout",
+declare(
+    "F038",
+    "Backward pass of context-parallel attention",
+    group="attention",
+    source="NVIDIA/Megatron-LM#1464",
+    patches={"attention.whole_sequence": gradients_of_others_lost},
+    layout={"cp": 2},
+)
+declare(
+    "F075",
+    "Softmax scaled by the wrong factor",
+    group="attention",
+    source="NVIDIA/Megatron-LM@62f0a9737d",
+    patches={"attention.softmax_scale": another_softmax_scale},
+)
+declare(
+    "F076",
+    "Base of the rotary embedding lost",
+    group="attention",
+    source="NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
+    patches={"context.rotary": default_rotary_base},
+    workload="long",
+)
+declare(
+    "F098",
+    "Same dropout mask on tensor-parallel ranks",
+    group="rng",
+    source="InternLM/InternLM#405",
+    patches={"model.keep_mask": same_mask_on_tp_ranks},
+    workload="dropout",
     layout={"tp": 2, "sequence_parallel": True},
-)  # fmt: skip
-_declare(
-    "F101", "initial weights depend on the layout", "pytorch/torchtitan@b5bcd76c docs/converging.md",
-    "weights.initial", another_seed, group="init", layout={"dp": 2},
+)
+declare(
+    "F101",
+    "Initial weights depend on the layout",
+    group="init",
+    source="pytorch/torchtitan@b5bcd76c docs/converging.md",
+    patches={"weights.initial": another_seed},
+    layout={"dp": 2},
     note="Of runs that draw their weights; those that start from one checkpoint cannot have it.",
-)  # fmt: skip
-_declare(
-    "F106", "a recomputed layer gets no gradients", "NVIDIA/Megatron-LM#4433",
-    "model.layer_output", layer_without_gradients, group="missing-grad", layout={"recompute_granularity": "full"},
-)  # fmt: skip
-_declare(
-    "F110", "weight of the multi-token loss lost", "NVIDIA/Megatron-LM#3965",
-    "model.mtp_weight", weight_dropped, group="objective", workload="mtp",
-)  # fmt: skip
-_declare(
-    "F116", "same dropout masks on data-parallel ranks", "tenstorrent/tt-metal#55947",
-    "model.dropout_seed", same_mask_on_dp_ranks, group="rng", workload="dropout", layout={"dp": 2},
-)  # fmt: skip
-_declare(
-    "F118", "recomputed multi-token module teaches the trunk nothing", "NVIDIA/Megatron-LM#4593",
-    "model.mtp_trunk", trunk_not_taught, group="missing-grad", workload="mtp",
+)
+declare(
+    "F106",
+    "A recomputed layer gets no gradients",
+    group="missing-grad",
+    source="NVIDIA/Megatron-LM#4433",
+    patches={"model.layer_output": layer_without_gradients},
     layout={"recompute_granularity": "full"},
-)  # fmt: skip
+)
+declare(
+    "F110",
+    "Weight of the multi-token loss lost",
+    group="objective",
+    source="NVIDIA/Megatron-LM#3965",
+    patches={"model.mtp_weight": weight_dropped},
+    workload="mtp",
+)
+declare(
+    "F116",
+    "Same dropout masks on data-parallel ranks",
+    group="rng",
+    source="tenstorrent/tt-metal#55947",
+    patches={"model.dropout_seed": same_mask_on_dp_ranks},
+    workload="dropout",
+    layout={"dp": 2},
+)
+declare(
+    "F118",
+    "Recomputed multi-token module teaches the trunk nothing",
+    group="missing-grad",
+    source="NVIDIA/Megatron-LM#4593",
+    patches={"model.mtp_trunk": trunk_not_taught},
+    workload="mtp",
+    layout={"recompute_granularity": "full"},
+)

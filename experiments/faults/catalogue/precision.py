@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,32 +56,50 @@ def coarse_partial_sums(original: Callable[[Tensor, Context], Tensor], partial: 
     return original(partial + (rounded - partial).detach(), context)
 
 
-def _declare(name: str, title: str, source: str, point: str, patch: Callable[..., Any], **settings: Any) -> None:
-    declare(name, title, source=source, patches={point: patch}, **{"group": "precision"} | settings)
-
-
-_declare(
-    "F068", "FP8 gradients in E5M2", "NVIDIA-NeMo/Megatron-Bridge#638",
-    "linear.gradient_format", hybrid_format, workload="fp8",
-)  # fmt: skip
-_declare(
-    "F069", "FP8 scale of the wrong group", "NVIDIA/Megatron-LM#442",
-    "linear.into_columns", own_scale_for_all, workload="fp8", layout={"tp": 2, "sequence_parallel": True},
-)  # fmt: skip
-_declare(
-    "F088", "masters in bfloat16", "pytorch/torchtitan@b5bcd76c docs/bf16_optimizer_states.md",
-    "optimizer.update", masters_in_bfloat16,
-)  # fmt: skip
-_declare(
-    "F089", "gradients accumulated in bfloat16", "NVIDIA-NeMo/Megatron-Bridge#3799",
-    "buckets.gradient_dtype", gradients_in_bfloat16,
-)  # fmt: skip
-_declare(
-    "F090", "moments in bfloat16", "pytorch/torchtitan@b5bcd76c docs/bf16_optimizer_states.md",
-    "optimizer.update", moments_in_bfloat16,
-)  # fmt: skip
-_declare(
-    "F097", "coarse partial sums under sequence parallelism", "NVIDIA-NeMo/Megatron-Bridge#5411",
-    "linear.out_of_rows", coarse_partial_sums, group="numerics", layout={"tp": 2, "sequence_parallel": True},
+declare(
+    "F068",
+    "FP8 gradients in E5M2",
+    group="precision",
+    source="NVIDIA-NeMo/Megatron-Bridge#638",
+    patches={"linear.gradient_format": hybrid_format},
+    workload="fp8",
+)
+declare(
+    "F069",
+    "FP8 scale of the wrong group",
+    group="precision",
+    source="NVIDIA/Megatron-LM#442",
+    patches={"linear.into_columns": own_scale_for_all},
+    workload="fp8",
+    layout={"tp": 2, "sequence_parallel": True},
+)
+declare(
+    "F088",
+    "Masters in bfloat16",
+    group="precision",
+    source="pytorch/torchtitan@b5bcd76c docs/bf16_optimizer_states.md",
+    patches={"optimizer.update": masters_in_bfloat16},
+)
+declare(
+    "F089",
+    "Gradients accumulated in bfloat16",
+    group="precision",
+    source="NVIDIA-NeMo/Megatron-Bridge#3799",
+    patches={"buckets.gradient_dtype": gradients_in_bfloat16},
+)
+declare(
+    "F090",
+    "Moments in bfloat16",
+    group="precision",
+    source="pytorch/torchtitan@b5bcd76c docs/bf16_optimizer_states.md",
+    patches={"optimizer.update": moments_in_bfloat16},
+)
+declare(
+    "F097",
+    "Coarse partial sums under sequence parallelism",
+    group="numerics",
+    source="NVIDIA-NeMo/Megatron-Bridge#5411",
+    patches={"linear.out_of_rows": coarse_partial_sums},
+    layout={"tp": 2, "sequence_parallel": True},
     note="The cause is open; two bits of mantissa give about the 8 % error of activations that the report measured.",
-)  # fmt: skip
+)

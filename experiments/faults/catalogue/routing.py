@@ -116,49 +116,89 @@ def summed_in_bfloat16(
 _SP = {"tp": 2, "sequence_parallel": True}
 
 
-def _declare(name: str, title: str, source: str, patches: dict[str, Callable[..., Any]], **settings: Any) -> None:
-    declare(name, title, source=source, patches=patches, **{"group": "router", "workload": "moe"} | settings)
-
-
-_declare(
-    "F035", "padding mask of the router from the wrong ranks", "NVIDIA/Megatron-LM#7452",
-    {"router.token_mask": mask_of_another_rank}, group="mask", workload="padded", layout=_SP,
-)  # fmt: skip
-_declare(
-    "F050", "router scores in bfloat16", "NVIDIA/Megatron-LM#2765",
-    {"router.score_dtype": scores_in_bfloat16}, workload="sigmoid",
-)  # fmt: skip
-_declare(
-    "F051", "expert bias moved by the warm-up of a graph", "NVIDIA/Megatron-LM#4433",
-    {"step.finish_step": warm_up_moves_the_bias}, workload="sigmoid",
-)  # fmt: skip
-_declare(
-    "F052", "expert bias not synchronised over ranks", "NVIDIA/Megatron-LM#6114",
-    {"router.load_of_step": local_load}, workload="sigmoid", layout={"dp": 2},
-)  # fmt: skip
-_declare(
-    "F053", "tokens dropped by a capacity factor", "NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/moe",
-    {"router.within_capacity": limited_capacity}, group="objective",
-)  # fmt: skip
-_declare(
-    "F073", "bias of the experts not weighted", "NVIDIA/Megatron-LM#5850",
-    {"moe.expert_outputs": bias_beside_the_outputs, "moe.combined": bias_without_weight}, workload="biased",
-)  # fmt: skip
-_declare(
-    "F100", "recomputation routes tokens elsewhere", "NVIDIA-NeMo/Automodel#3156",
-    {"router.choose": others_in_recomputation}, layout={"recompute_granularity": "full"},
-)  # fmt: skip
-_declare(
-    "F117", "an expert without tokens shifts the outputs of the next ones", "NVIDIA-NeMo/Megatron-Bridge#3801",
-    {"moe.expert_outputs": empty_expert_shifts_rows}, workload="sparse",
-)  # fmt: skip
-_declare(
-    "F123", "router not taught by the loss", "NVIDIA/Megatron-LM#894",
-    {"router.combine_weights": gate_without_gradient},
+declare(
+    "F035",
+    "Padding mask of the router from the wrong ranks",
+    group="mask",
+    source="NVIDIA/Megatron-LM#7452",
+    patches={"router.token_mask": mask_of_another_rank},
+    workload="padded",
+    layout=_SP,
+)
+declare(
+    "F050",
+    "Router scores in bfloat16",
+    group="router",
+    source="NVIDIA/Megatron-LM#2765",
+    patches={"router.score_dtype": scores_in_bfloat16},
+    workload="sigmoid",
+)
+declare(
+    "F051",
+    "Expert bias moved by the warm-up of a graph",
+    group="router",
+    source="NVIDIA/Megatron-LM#4433",
+    patches={"step.finish_step": warm_up_moves_the_bias},
+    workload="sigmoid",
+)
+declare(
+    "F052",
+    "Expert bias not synchronised over ranks",
+    group="router",
+    source="NVIDIA/Megatron-LM#6114",
+    patches={"router.load_of_step": local_load},
+    workload="sigmoid",
+    layout={"dp": 2},
+)
+declare(
+    "F053",
+    "Tokens dropped by a capacity factor",
+    group="objective",
+    source="NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/moe",
+    patches={"router.within_capacity": limited_capacity},
+    workload="moe",
+)
+declare(
+    "F073",
+    "Bias of the experts not weighted",
+    group="router",
+    source="NVIDIA/Megatron-LM#5850",
+    patches={"moe.expert_outputs": bias_beside_the_outputs, "moe.combined": bias_without_weight},
+    workload="biased",
+)
+declare(
+    "F100",
+    "Recomputation routes tokens elsewhere",
+    group="router",
+    source="NVIDIA-NeMo/Automodel#3156",
+    patches={"router.choose": others_in_recomputation},
+    workload="moe",
+    layout={"recompute_granularity": "full"},
+)
+declare(
+    "F117",
+    "An expert without tokens shifts the outputs of the next ones",
+    group="router",
+    source="NVIDIA-NeMo/Megatron-Bridge#3801",
+    patches={"moe.expert_outputs": empty_expert_shifts_rows},
+    workload="sparse",
+)
+declare(
+    "F123",
+    "Router not taught by the loss",
+    group="router",
+    source="NVIDIA/Megatron-LM#894",
+    patches={"router.combine_weights": gate_without_gradient},
+    workload="moe",
     note="The report names no cause of a mixture that trains no better than a dense model; this is one of several.",
-)  # fmt: skip
-_declare(
-    "F128", "another order and precision of combining", "NVIDIA/Megatron-LM#1603",
-    {"moe.combined": summed_in_bfloat16}, group="numerics", layout={"dp": 2, "ep": 2},
+)
+declare(
+    "F128",
+    "Another order and precision of combining",
+    group="numerics",
+    source="NVIDIA/Megatron-LM#1603",
+    patches={"moe.combined": summed_in_bfloat16},
+    workload="moe",
+    layout={"dp": 2, "ep": 2},
     note="The report leaves open whether its gap of 0.48 % is a fault; sums in bfloat16 alone are rounding.",
-)  # fmt: skip
+)

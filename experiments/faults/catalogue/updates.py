@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -66,33 +65,54 @@ def loss_over_microbatches(
     return figures | {"lm loss": figures["lm loss"] / state.config.microbatches}
 
 
-def _declare(name: str, title: str, source: str, point: str, patch: Callable[..., Any], **settings: Any) -> None:
-    declare(name, title, source=source, patches={point: patch}, **{"group": "optimizer"} | settings)
-
-
-_declare("F067", "updates skipped in silence", "NVIDIA/Megatron-LM#663", "step.apply_update", every_fourth_skipped)
-_declare(
-    "F082", "decay of the learning rate over a fixed number of iterations", "NVIDIA-NeMo/RL#939",
-    "optimizer.learning_rate", fixed_decay, group="schedule",
-)  # fmt: skip
-_declare(
-    "F084", "learning rates of groups lost at load", "NVIDIA/Megatron-LM#4705",
-    "optimizer.update", one_rate_after_load, group="schedule", workload="decoupled",
-)  # fmt: skip
-_declare("F085", "weight decay on norms", "ServiceNow/Fast-LLM#545", "optimizer.weight_decay", all_decay)
-_declare(
-    "F086", "beta2 of another recipe", "NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
-    "optimizer.betas", default_betas,
-)  # fmt: skip
-_declare(
-    "F087",
-    "step counter of Adam one ahead",
-    "NVIDIA-NeMo/Megatron-Bridge#5680",
-    "optimizer.bias_corrections",
-    counter_ahead,
+declare(
+    "F067",
+    "Updates skipped in silence",
+    group="optimizer",
+    source="NVIDIA/Megatron-LM#663",
+    patches={"step.apply_update": every_fourth_skipped},
 )
-_declare(
-    "F108", "logged loss divided by the micro-batches", "pytorch/torchtitan#1759",
-    "step.printed", loss_over_microbatches, group="logging",
+declare(
+    "F082",
+    "Decay of the learning rate over a fixed number of iterations",
+    group="schedule",
+    source="NVIDIA-NeMo/RL#939",
+    patches={"optimizer.learning_rate": fixed_decay},
+)
+declare(
+    "F084",
+    "Learning rates of groups lost at load",
+    group="schedule",
+    source="NVIDIA/Megatron-LM#4705",
+    patches={"optimizer.update": one_rate_after_load},
+    workload="decoupled",
+)
+declare(
+    "F085",
+    "Weight decay on norms",
+    group="optimizer",
+    source="ServiceNow/Fast-LLM#545",
+    patches={"optimizer.weight_decay": all_decay},
+)
+declare(
+    "F086",
+    "Beta2 of another recipe",
+    group="optimizer",
+    source="NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py",
+    patches={"optimizer.betas": default_betas},
+)
+declare(
+    "F087",
+    "Step counter of Adam one ahead",
+    group="optimizer",
+    source="NVIDIA-NeMo/Megatron-Bridge#5680",
+    patches={"optimizer.bias_corrections": counter_ahead},
+)
+declare(
+    "F108",
+    "Logged loss divided by the micro-batches",
+    group="logging",
+    source="pytorch/torchtitan#1759",
+    patches={"step.printed": loss_over_microbatches},
     note="Training is right: the logged loss is not that of the tokens.",
-)  # fmt: skip
+)

@@ -118,36 +118,68 @@ def flipped_bits(original: Callable[..., dist.Work | None], grads: Tensor, reduc
 _OVERLAP = {"dp": 2, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
 
 
-def _declare(name: str, title: str, source: str, patches: dict[str, Callable[..., Any]], **settings: Any) -> None:
-    declare(name, title, source=source, patches=patches, **{"group": "stale-weights"} | settings)
-
-
-_declare(
-    "F055", "a forward does not wait for the gather of its weights", "NVIDIA/Megatron-LM#950",
-    {"step.apply_update": before_the_gather, "weights.in_forward": found_in_forward}, layout=_OVERLAP,
-)  # fmt: skip
-_declare("F056", "optimizer never steps", "NVIDIA/Megatron-LM#663", {"step.apply_update": never_steps}, layout=_OVERLAP)
-_declare(
-    "F057", "weights of the experts not gathered", "NVIDIA/Megatron-LM#4800",
-    {"step.apply_update": experts_not_staged}, workload="fp8", layout={"dp": 2, "use_distributed_optimizer": True},
-)  # fmt: skip
-_declare(
-    "F071", "rounded weights never refreshed", "NVIDIA/Megatron-LM@323051030e",
-    {"weights.in_forward": first_weights}, workload="fp8",
-)  # fmt: skip
-_declare(
-    "F059", "reduction before the end of the backward pass", "NVIDIA/Megatron-LM#3693",
-    {"buckets.accumulate": late_gradient}, group="race", layout={"dp": 2, "overlap_grad_reduce": True},
-)  # fmt: skip
-_declare(
-    "F094", "input buffer of a stage used again too early", "NVIDIA/Megatron-LM#1586",
-    {"pipeline.stage_input": reused_buffer}, group="race", layout={"pp": 2, "vpp": 2},
-)  # fmt: skip
-_declare(
-    "F095", "gradient of the shared expert read too early", "NVIDIA-NeMo/Automodel#3109",
-    {"moe.shared_input": early_side_stream}, group="race", workload="moe",
-)  # fmt: skip
-_declare(
-    "F109", "one device flips bits", "arXiv 2407.21783 table 5",
-    {"buckets.reduce_gradients": flipped_bits}, group="hardware", layout={"dp": 2},
-)  # fmt: skip
+declare(
+    "F055",
+    "A forward does not wait for the gather of its weights",
+    group="stale-weights",
+    source="NVIDIA/Megatron-LM#950",
+    patches={"step.apply_update": before_the_gather, "weights.in_forward": found_in_forward},
+    layout=_OVERLAP,
+)
+declare(
+    "F056",
+    "Optimizer never steps",
+    group="stale-weights",
+    source="NVIDIA/Megatron-LM#663",
+    patches={"step.apply_update": never_steps},
+    layout=_OVERLAP,
+)
+declare(
+    "F057",
+    "Weights of the experts not gathered",
+    group="stale-weights",
+    source="NVIDIA/Megatron-LM#4800",
+    patches={"step.apply_update": experts_not_staged},
+    workload="fp8",
+    layout={"dp": 2, "use_distributed_optimizer": True},
+)
+declare(
+    "F071",
+    "Rounded weights never refreshed",
+    group="stale-weights",
+    source="NVIDIA/Megatron-LM@323051030e",
+    patches={"weights.in_forward": first_weights},
+    workload="fp8",
+)
+declare(
+    "F059",
+    "Reduction before the end of the backward pass",
+    group="race",
+    source="NVIDIA/Megatron-LM#3693",
+    patches={"buckets.accumulate": late_gradient},
+    layout={"dp": 2, "overlap_grad_reduce": True},
+)
+declare(
+    "F094",
+    "Input buffer of a stage used again too early",
+    group="race",
+    source="NVIDIA/Megatron-LM#1586",
+    patches={"pipeline.stage_input": reused_buffer},
+    layout={"pp": 2, "vpp": 2},
+)
+declare(
+    "F095",
+    "Gradient of the shared expert read too early",
+    group="race",
+    source="NVIDIA-NeMo/Automodel#3109",
+    patches={"moe.shared_input": early_side_stream},
+    workload="moe",
+)
+declare(
+    "F109",
+    "One device flips bits",
+    group="hardware",
+    source="arXiv 2407.21783 table 5",
+    patches={"buckets.reduce_gradients": flipped_bits},
+    layout={"dp": 2},
+)
