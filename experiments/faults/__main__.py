@@ -1,6 +1,6 @@
 """Real training with real faults: what the gate catches, and what it leaves alone.
 
-    python -m experiments.faults [--suite ci|panel|faults|legitimate|all] [--out results] [--workers 2] [--json]
+    python -m experiments.faults [--suite ci|panel|faults|legitimate|all] [--full] [--out results/faults] [--json]
 
 Trains every run of the suite that is not in the cache, judges every case by its losses, by the logged gradient norms as
 well, and by all signals, and writes ``results.json``, ``report.md`` and ``report.html``. An interrupted suite goes on
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", choices=("ci", *SUITES, "all"), default="all")
     parser.add_argument("--full", action="store_true", help="run everything again, whatever the cache has")
     parser.add_argument("--cache", type=Path, default=DEFAULT, help=f"finished runs (default: {DEFAULT})")
-    parser.add_argument("--out", type=Path, default=Path("fault-results"), help="folder of the report")
+    parser.add_argument("--out", type=Path, default=Path("results/faults"), help="folder of the report")
     parser.add_argument("--workers", type=int, default=2, help="runs side by side (default: 2)")
     parser.add_argument("--json", action="store_true", help="print results.json instead of the report")
     options = parser.parse_args(arguments)
