@@ -98,7 +98,8 @@ def difference(base: Curve, other: Curve) -> Floats:
 
 def rounding(base: Curve, other: Curve) -> Floats:
     """Largest relative difference of two losses that printing alone can make, shape (T,)."""
-    return np.asarray((base.quantum + other.quantum) / 2 / base.loss)
+    with np.errstate(over="ignore"):  # a loss next to 0: its digits say nothing, which is right
+        return np.asarray((base.quantum + other.quantum) / 2 / base.loss)
 
 
 def note(name: str, outcome: Outcome, reason: str) -> Check:
@@ -211,7 +212,7 @@ def norm_series(name: str, base: Curve, other: Curve) -> Iterator[tuple[int, flo
             yield int(step), (0.0 if first == second else np.inf), 0.0
         else:
             printing = float(quanta[0][i] + quanta[1][i]) / 2 / min(first, second)
-            yield int(step), float(np.log(second / first)), printing
+            yield int(step), float(np.log(second) - np.log(first)), printing
 
 
 def norm_ratio(name: str, base: Curve, other: Curve) -> tuple[float, float] | None:
