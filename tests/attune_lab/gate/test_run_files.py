@@ -77,3 +77,37 @@ def test_steps_must_be_in_order(tmp_path):
         (tmp_path / "signals.json").write_text(run().model_copy(update={"steps": steps}).model_dump_json())
         with pytest.raises(UserError, match="ascending order"):
             read_recorded(tmp_path / "signals.json")
+
+
+def with_logged(name, value):
+    """Signals whose first step printed something else, or nothing (None)."""
+    signals = run(1)
+    printed = {n: v for n, v in {**signals.steps[0].logged, name: value}.items() if v is not None}
+    first = signals.steps[0].model_copy(update={"logged": printed})
+    return signals.model_copy(update={"steps": (first, *signals.steps[1:])})
+
+
+def doubt(candidate):
+    verdict = compare_runs(Run("a", curve(), signals=run()), Run("b", curve(1), signals=candidate))
+    return next((c.reason for c in verdict.checks if c.name == "signals"), None)
+
+
+def test_signals_of_another_run_are_recognised_whatever_they_leave_out():
+    assert doubt(run(1)) is None
+    assert doubt(with_logged("lm loss", None)) is None
+    assert "of another run" in doubt(with_logged("lm loss", 6.2))
+    assert "of another run" in doubt(with_logged("lm loss", float("nan")))
+    steps = tuple(s.model_copy(update={"loss": s.loss * 1.01, "logged": {}}) for s in run(1).steps)
+    assert "of another run" in doubt(run(1).model_copy(update={"steps": steps}))
+    late = tuple(s.model_copy(update={"step": s.step + 100}) for s in run(1).steps)
+    assert "none of the steps" in doubt(run(1).model_copy(update={"steps": late}))
+
+
+def test_runs_of_other_releases_are_not_compared():
+    base = run().model_copy(update={"stack": {"torch": "2.13.0"}})
+    for stack in ({}, {"torch": "2.12.0"}):
+        verdict = compare_runs(
+            Run("a", curve(), signals=base), Run("b", curve(1), signals=run(1).model_copy(update={"stack": stack}))
+        )
+        assert verdict.verdict == "inconclusive"
+        assert "versions of torch" in verdict.reasons[0]
