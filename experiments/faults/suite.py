@@ -48,6 +48,9 @@ SETTINGS: tuple[Changes, ...] = (
 )
 """Single settings that change how fast a model trains, not what is trained."""
 
+NUMERICS: tuple[Changes, ...] = ({"bf16": False}, {"grad_reduce_in_fp32": False}, {"fp8": True})
+"""Changes of numerics that a user may approve; the cases approve them."""
+
 COMBINATIONS = 36
 """How many random mixes."""
 
@@ -121,10 +124,12 @@ def _legitimate() -> Iterator[Case]:
 def _changes() -> Iterator[tuple[str, str, Changes, int]]:
     """(workload, group, changes, seed) of every legitimate change, some of them not legal."""
     for workload in ("dense", "moe"):
-        for layout in layouts():
-            yield workload, "layout", layout, 1
+        for layout in layouts():  # with fewer, larger micro-batches, since messages cost most of the time
+            yield workload, "layout", {**layout, "mbs": 2 if layout["dp"] > 2 else 4}, 1
     for workload, changes in product(MODELS, SETTINGS):
         yield workload, "setting", changes, 1
+    for workload, changes in product(("dense", "tied", "moe"), NUMERICS):
+        yield workload, "numerics", changes, 1
     yield from _combinations()
     for seed, changes in product((2, 3, 4), (*TWINS, *SETTINGS[-6:])):
         yield MODELS[seed], "seed", changes, seed
