@@ -2,7 +2,7 @@
 
 Before the first step, on its weights: gradients under ragged masks and packed documents, with the auxiliary loss
 magnified, and with attention sharpened; the first step's gradients a second time, and what a change of one token may
-move. After the last step: the last two steps again from a checkpoint, and one step of plain gradient descent with
+move. After the last step: the last step again from a checkpoint, and one step of plain gradient descent with
 clipping.
 """
 
@@ -30,7 +30,7 @@ from attune_lab.trainer.recording import Recorder
 from attune_lab.trainer.state import State
 from attune_lab.trainer.step import compute_gradients, run_step
 
-RESUMED_STEPS = 2
+RESUMED_STEPS = 1
 MAGNIFIED = 100.0
 """Factor on the auxiliary coefficient."""
 SHARP = 2.0

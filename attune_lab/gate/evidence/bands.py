@@ -63,12 +63,12 @@ class Floors:
         """The floors of gradients when this share of the token-expert pairs went to other experts.
 
         Rounding moves the tokens that stand between two experts. A share m of moved tokens changes the gradient of an
-        expert by about sqrt(2 m) of its length, and its length by about m.
+        expert by about sqrt(2 m) of its length, and its length by about m, either way.
         """
         moved = min(moved, self.load)  # more is a finding of its own and may not excuse others
         return replace(
             self,
-            norm=self.norm + 2 * moved,
+            norm=self.norm + 4 * moved,
             parameter=self.parameter + math.sqrt(moved),
             error=self.error + 3 * math.sqrt(moved),
             parameter_error=self.parameter_error + 3 * math.sqrt(moved),
@@ -107,8 +107,8 @@ _OF_GRADIENTS = ("norm", "parameter", "error", "parameter_error")
 
 FLOORS = {
     "fp32": Floors(1e-5, 2e-4, 1e-3, 2e-3, 5e-3, 1e-3, 2e-3, 2e-3),
-    "bf16": Floors(2e-4, 0.003, 0.03, 0.03, 0.06, 0.01, 0.006, 0.01),
-    "fp8": Floors(5e-4, 0.01, 0.04, 0.06, 0.1, 0.02, 0.01, 0.02),
+    "bf16": Floors(2e-4, 0.003, 0.03, 0.03, 0.06, 0.01, 0.006, 0.015),
+    "fp8": Floors(5e-4, 0.015, 0.06, 0.1, 0.16, 0.02, 0.01, 0.03),
     "another": Floors(5e-3, 0.15, 0.3, 0.5, 0.8, 0.2, 0.05, 0.1),
 }
 """By the precision of both runs, for a model of `SHALLOW` layers; ``another`` when an approved change moves it.
