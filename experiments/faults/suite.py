@@ -116,9 +116,9 @@ def _legitimate() -> Iterator[Case]:
         name = f"{workload}: {', '.join(f'{key}={value}' for key, value in moved.items())}"
         baseline = _baseline(workload, seed=seed, data_seed=seed)
         candidate = Run(name, changed, None, CANDIDATE_PROBES)
-        yield Case(
-            name + (f" (seed {seed})" if seed > 1 else ""), "legitimate", baseline, candidate, _twins(base), group
-        )
+        title = name + (f" (seed {seed})" if seed > 1 else "")
+        approvals = tuple(changes) if group == "numerics" else ()
+        yield Case(title, "legitimate", baseline, candidate, _twins(base), group, approvals=approvals)
 
 
 def _changes() -> Iterator[tuple[str, str, Changes, int]]:
