@@ -19,9 +19,7 @@ from experiments.faults.catalogue import FAULTS
 from experiments.faults.plan import Case, Fault, Run
 from experiments.faults.workloads import BASELINE_PROBES, CANDIDATE_PROBES, MODELS, TWINS, WORKLOADS
 
-__all__ = ["FAULTS", "SUITES", "cases", "panel"]
-
-SUITES = ("panel", "faults", "legitimate")
+__all__ = ["FAULTS", "cases", "panel"]
 
 SIZES = (1, 2, 4)
 """Ranks of the layouts."""
@@ -56,15 +54,17 @@ COMBINATIONS = 36
 
 
 def cases(suite: str) -> list[Case]:
-    """The cases of one suite out of `SUITES`, or of ``ci``: a sample of both kinds."""
+    """The cases of a suite: ``legitimate``, ``faults``, ``all``, the ``panel`` of faults, or ``ci``: some of each."""
     if suite == "legitimate":
         return list(_legitimate())
     if suite == "faults":
         return [_fault(fault) for fault in FAULTS.values()]
     if suite == "panel":
         return [_fault(FAULTS[name]) for name in panel()]
-    legitimate = list(_legitimate())
-    return [_fault(FAULTS[name]) for name in panel()[::2]] + legitimate[:: len(legitimate) // 16]
+    if suite == "all":
+        return cases("faults") + cases("legitimate")
+    legitimate = cases("legitimate")
+    return cases("panel")[::2] + legitimate[:: len(legitimate) // 16]
 
 
 def panel() -> list[str]:
