@@ -7,6 +7,7 @@ seeds, and random combinations of all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from itertools import product
 from random import Random
@@ -54,7 +55,7 @@ COMBINATIONS = 36
 
 
 def cases(suite: str) -> list[Case]:
-    """The cases of a suite: ``legitimate``, ``faults``, ``all``, the ``panel`` of faults, or ``ci``: some of each."""
+    """The cases of a suite: ``legitimate``, ``faults``, ``all``, ``panel`` (of faults) or ``ci`` (some of each, no twins)."""
     if suite == "legitimate":
         return list(_legitimate())
     if suite == "faults":
@@ -64,7 +65,8 @@ def cases(suite: str) -> list[Case]:
     if suite == "all":
         return cases("faults") + cases("legitimate")
     legitimate = cases("legitimate")
-    return cases("panel")[::2] + legitimate[:: len(legitimate) // 16]
+    some = cases("panel")[::2] + legitimate[:: len(legitimate) // 16]
+    return [replace(case, twins=()) for case in some]
 
 
 def panel() -> list[str]:
