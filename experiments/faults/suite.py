@@ -55,7 +55,7 @@ COMBINATIONS = 36
 
 
 def cases(suite: str) -> list[Case]:
-    """The cases of a suite: ``legitimate``, ``faults``, ``all``, ``panel`` (of faults) or ``ci`` (some of each, no twins)."""
+    """The cases of a suite: ``legitimate``, ``faults``, ``all``, ``panel`` (of faults) or ``ci`` (a sample of both)."""
     if suite == "legitimate":
         return list(_legitimate())
     if suite == "faults":
