@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All checks: lint, types, one-way imports, tests. Extra words go to pytest, e.g. ./test.sh tests/simulator -k memory
+# All checks: lint, types, one-way imports, tests, and a sample of the fault suite on real training. Extra words go to
+# pytest and leave the suite out, e.g. ./test.sh tests/simulator -k memory
 set -euo pipefail
 cd "$(dirname "$0")"
 source scripts/environment.sh
@@ -9,4 +10,7 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 # one thread p
 .venv/bin/ruff format --check --quiet .
 .venv/bin/mypy
 .venv/bin/lint-imports --no-logo
-exec .venv/bin/python -m pytest -n 2 "$@"
+.venv/bin/python -m pytest -n 2 "$@"
+if [ $# -eq 0 ]; then
+    .venv/bin/python -m experiments.faults --suite ci --out results/faults-ci
+fi

@@ -12,8 +12,12 @@ from attune_lab.cli.output import Json, emit, indented, table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from attune_lab.gate.verdict import Verdict
+
+WIDE = 110
+"""Columns of a terminal from which a line of the table has room for a finding."""
 
 COLOURS = {"reject": "red", "inconclusive": "yellow", "pass": "green", "skipped": "dim"}
 
@@ -30,7 +34,8 @@ def gate(
     baseline: Annotated[
         str,
         typer.Option(
-            help="Run folder, Megatron-LM log, CSV (step,lm_loss[,grad_norm]), or recipe,log.", show_default=False
+            help="Run folder, Megatron-LM log, CSV (step,lm_loss[,grad_norm]), recipe,log, or a recipe not yet run.",
+            show_default=False,
         ),
     ],
     candidate: Annotated[str, typer.Option(help="The same for the run to judge.", show_default=False)],
@@ -87,7 +92,7 @@ def _seed(text: str) -> tuple[str, str]:
 
 
 def _render(console: Console, verdict: Verdict) -> None:
-    """Verdict, likely fault and reasons first, then what every check found."""
+    """Verdict, likely fault and reasons first, then what could not be checked, then what every check found."""
     from rich.markup import escape
 
     colour = COLOURS[verdict.verdict]
@@ -96,18 +101,32 @@ def _render(console: Console, verdict: Verdict) -> None:
     if verdict.verdict != "pass":
         for reason in verdict.reasons:
             indented(console, f"- {reason}")
-    drawn = table("Checks", "outcome", "check", "value", "limit", "finding", right=("value", "limit"))
-    drawn.expand, drawn.columns[-1].ratio = True, 1
+    for check in verdict.checks:
+        if check.outcome == "skipped":
+            indented(console, f"Not checked: {check.reason}")
+    if any(check.outcome != "skipped" for check in verdict.checks):
+        console.print(_checks(verdict, wide=console.width >= WIDE))
+
+
+def _checks(verdict: Verdict, *, wide: bool) -> Table:
+    """One line a check. Findings stand where there is room; the page has the whole sentences."""
+    from rich.markup import escape
+
+    findings = ("finding",) if wide else ()
+    drawn = table("Checks", "outcome", "check", "value", "limit", *findings, right=("value", "limit"))
+    drawn.expand, drawn.columns[-1].ratio = wide, 1 if wide else None
     for column in drawn.columns:
-        column.no_wrap, column.overflow = True, "ellipsis"  # the page has the whole sentences
+        column.no_wrap, column.overflow = True, "ellipsis"
     for check in verdict.sorted_checks():
-        outcome, limit = f"[{COLOURS[check.outcome]}]{check.outcome}[/]", check.figures.get("limit")
-        drawn.add_row(outcome, escape(check.name), _shown(check.measured), _shown(limit), escape(check.reason))
-    console.print(drawn)
+        if check.outcome != "skipped":
+            outcome, limit = f"[{COLOURS[check.outcome]}]{check.outcome}[/]", check.figures.get("limit")
+            cells = (escape(check.name), _shown(check.measured), _shown(limit), escape(check.reason))
+            drawn.add_row(outcome, *cells[: len(drawn.columns) - 1])
+    return drawn
 
 
 def _shown(figure: float | None) -> str:
-    return "" if figure is None else f"{figure:.5g}"
+    return "" if figure is None else f"{figure:.5g}" if abs(figure) >= 0.1 or not figure else f"{figure:.1e}"
 
 
 def register(app: typer.Typer) -> None:

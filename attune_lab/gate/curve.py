@@ -51,3 +51,7 @@ class Curve:
         quanta = {name: values[index] for name, values in self.norm_quanta.items()}
         clock = tuple(self.clock[i] for i in index) if self.clock else ()
         return Curve(self.steps[index], self.loss[index], self.quantum[index], norms, quanta, clock)
+
+
+NOT_RUN = Curve(np.array([], dtype=np.int64), np.array([]), np.array([]))
+"""The curve of a recipe that nobody has run."""

@@ -86,6 +86,10 @@ def introduced(
         yield Check(f"configuration.{defect.id}", outcome, f"{defect.title} ({defect.source}): {advice}.")
     for defect, name in unknown:
         if not versions_follow and all(defect is not other for other, _ in doubtful):
-            advice = "name its version" if name in LIBRARIES else "find out before this is shipped"
+            advice = (
+                f"name its version in the recipe, as # stack: {name}=1.2"
+                if name in LIBRARIES
+                else "find out before this is shipped"
+            )
             reason = f"{defect.title} ({defect.source}) depends on {name}, which is not known: {advice}."
             yield Check(f"configuration.{defect.id}", "inconclusive", reason)

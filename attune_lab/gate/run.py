@@ -42,7 +42,7 @@ def run_gate(
     """The verdict on two runs given as files.
 
     Args:
-        baseline, candidate: a run folder, a log, a CSV, or ``recipe,log``; the settings are compared when both
+        baseline, candidate: a run folder, a log, a CSV, a recipe or ``recipe,log``; the settings are compared when both
             have a recipe (in a run folder: its only ``.sh`` or ``.yaml``), signals when a folder has ``signals.json``.
         twins: repeats or legitimate variants of the baseline, or folders of their run folders.
         approvals: settings whose change of numerics is accepted, e.g. ``fp8``.
@@ -78,6 +78,8 @@ def compare_runs(
             baseline.recipe, candidate.recipe, cluster=cluster, versions=reported, approvals=approvals
         )
         change, allowance, settings = found.change, found.allowance, found.checks
+    if not (baseline.curve.steps.size and candidate.curve.steps.size):
+        return judge(settings, None)
     curves = [twin.curve for twin in twins]
     doubt, masks = _doubts(baseline, candidate)
     if start is not None:

@@ -1,4 +1,4 @@
-"""What a user names as a run: a folder, a log, a CSV, or recipe and log; and what is found there."""
+"""What a user names as a run: a folder, a log, a CSV, a recipe, or recipe and log; and what is found there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attune_lab.contracts import UserError
-from attune_lab.gate.curve import Curve
+from attune_lab.gate.curve import NOT_RUN, Curve
 from attune_lab.gate.curves_io import read_curve, read_log
 from attune_lab.gate.log_ledger import Log
 from attune_lab.gate.rules import show
@@ -36,7 +36,7 @@ class Run:
 
     Attributes:
         name: as the user wrote it.
-        curve: losses, and gradient norms where they were logged.
+        curve: losses, and gradient norms where they were logged; without steps where the recipe was not run.
         recipe: None where no recipe stands beside the curve.
         signals: None where the run recorded none.
         log: what a Megatron-LM log prints besides; empty where the curve is a CSV.
@@ -50,7 +50,7 @@ class Run:
 
 
 def read_run(text: str) -> Run:
-    """The run in a folder (one curve, at most one recipe, ``signals.json`` if there), a log, a CSV or ``recipe,log``.
+    """The run in a folder (one curve, a recipe and ``signals.json`` if there), log, CSV, recipe or ``recipe,log``.
 
     Raises:
         UserError: nothing there, or nothing that is a run.
@@ -63,6 +63,8 @@ def read_run(text: str) -> Run:
     if comma and not os.path.exists(text):
         return Run(text, read_curve(curve), load(recipe).recipe, log=read_log(curve))
     path = Path(text)
+    if path.suffix in RECIPE_SUFFIXES and os.path.isfile(path):
+        return Run(text, NOT_RUN, load(text).recipe)
     if not os.path.isdir(path):
         return Run(text, read_curve(path), log=read_log(path))
     recipes = [file for file in sorted(path.iterdir()) if file.suffix in RECIPE_SUFFIXES]

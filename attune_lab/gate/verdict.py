@@ -78,9 +78,17 @@ def judge(
     """
     checks = [*(configuration or ()), *evidence, *(convergence or ())]
     if convergence is None:
-        checks.append(Check("convergence", "inconclusive", "No training runs were compared."))
+        checks.append(
+            Check(
+                "convergence",
+                "inconclusive",
+                "No training runs were compared: run both recipes and name each with its log.",
+            )
+        )
     if not any(check.name.startswith("configuration") for check in checks):
-        checks.append(Check("configuration", "pass", "Not compared: not both runs came with a recipe."))
+        checks.append(
+            Check("configuration", "skipped", "Not both runs came with a recipe: settings were not compared.")
+        )
     for outcome in OUTCOMES[:2]:
         reasons = tuple(c.reason for c in checks if c.outcome == outcome)
         if reasons:

@@ -6,6 +6,7 @@ gradients are reduce-scattered into the slice and updated weights all-gathered f
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -71,15 +72,24 @@ class Bucket:
         self._waiting = microbatches * len(self.members)
 
     def _hook(self, member: Member) -> object:
+        # torch keeps hooks where the garbage collector does not look: a strong reference would never be freed.
+        reference, spec, start, end = weakref.ref(self), member.spec, member.start, member.end
+
         def accumulate_gradient(parameter: nn.Parameter) -> None:
+            bucket = reference()
+            assert bucket is not None
             assert parameter.grad is not None
-            accumulate(self.grads[member.start : member.end], parameter.grad.flatten(), member.spec)
+            accumulate(bucket.grads[start:end], parameter.grad.flatten(), spec)
             parameter.grad = None
-            self._waiting -= 1
-            if self._waiting == 0 and self.config.overlap_grad_reduce:
-                self.start_reduction()
+            bucket.arrived()
 
         return accumulate_gradient
+
+    def arrived(self) -> None:
+        """Counts one gradient; after the last of the step the reduction begins where it is overlapped."""
+        self._waiting -= 1
+        if self._waiting == 0 and self.config.overlap_grad_reduce:
+            self.start_reduction()
 
     def start_reduction(self) -> None:
         """Begins the sum over replicas."""

@@ -1,6 +1,6 @@
 """Real training with real faults: what the gate catches, and what it leaves alone.
 
-    python -m experiments.faults [--suite ci|panel|faults|legitimate|all] [--full] [--out results/faults] [--json]
+    python -m experiments.faults [--suite ci|panel|faults|legitimate|all] [--only F016] [--full] [--out results/faults]
 
 Trains every run of the suite that is not in the cache, judges every case by its losses, by the logged gradient norms as
 well, and by all signals, and writes ``results.json``, ``report.md`` and ``report.html``. An interrupted suite goes on
@@ -12,11 +12,16 @@ interrupted.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +33,7 @@ from experiments.faults.plan import Case, Fault
 from experiments.faults.report import markdown, page, tables
 from experiments.faults.run import Progress, forget, run_all
 
-SUITES = ("panel", "faults", "legitimate")
-"""What ``all`` consists of."""
+SUITES = ("ci", "panel", "faults", "legitimate", "all")
 LEAST_RECALL = 0.95
 
 
@@ -86,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="experiments.faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suite", choices=("ci", *SUITES, "all"), default="all")
+    parser.add_argument("--suite", choices=SUITES, default="all")
+    parser.add_argument("--only", action="append", metavar="CASE", help="this case of the suite; repeatable")
     parser.add_argument("--full", action="store_true", help="run everything again, whatever the cache has")
     parser.add_argument("--cache", type=Path, default=DEFAULT, help=f"finished runs (default: {DEFAULT})")
     parser.add_argument("--out", type=Path, default=Path("results/faults"), help="folder of the report")
@@ -112,18 +117,32 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--workers {options.workers}: give 1 or more.")
     refuse_unwritable(options.out / "results.json")
     start = time.monotonic()
-    chosen = [case for name in (SUITES if options.suite == "all" else (options.suite,)) for case in cases(name)]
+    chosen = _chosen(cases(options.suite), options.only)
     judged = run_suite(chosen, FAULTS, Cache(options.cache), workers=options.workers, full=options.full)
     found = {"suite": options.suite, "seconds": round(time.monotonic() - start, 1), **results(judged)}
     title, drawn = f"Fault suite: {options.suite}", tables(judged)
     intro = (
-        f"{len(judged)} cases, measured on the project's trainer in {found['seconds']:.0f} s (finished runs cached)."
+        f"{len(judged)} cases, measured on the project's trainer on {date.today()} in {found['seconds']:.0f} s, runs "
+        f"finished before not counted ({os.cpu_count()} {platform.machine()} cores, Python "
+        f"{platform.python_version()}, torch {version('torch')})."
     )
     text, encoded = markdown(title, intro, drawn), json.dumps(found, indent=1)
     for name, content in (("results.json", encoded), ("report.md", text), ("report.html", page(title, intro, drawn))):
         write_file(options.out / name, content.encode())
     print(encoded if options.json else text)
     return found
+
+
+def _chosen(every: Sequence[Case], names: Sequence[str] | None) -> Sequence[Case]:
+    """The cases of these names, or all where none is given."""
+    if not names:
+        return every
+    known = [case.name for case in every]
+    for name in names:
+        if name not in known:
+            near = ", ".join(difflib.get_close_matches(name, known)) or known[0]
+            raise UserError(f"--only {name}: the suite has no such case; it has {near}, for one.")
+    return [case for case in every if case.name in names]
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 * ``loss``: the losses of the two logs;
 * ``loss+norm``: the gradient norms printed there as well;
-* ``signals``: all that and the signals the runs recorded.
+* ``signals``: all that and the signals the two runs recorded;
+* ``signals+twins``: the same with twins of the baseline, which cost further runs.
 """
 
 from __future__ import annotations
@@ -15,21 +16,20 @@ from typing import Literal
 
 from attune_lab.contracts import UserError
 from attune_lab.gate import Change, Check, Curve, Verdict, convergence, evidence, judge
+from attune_lab.gate.configuration import kind_of
 from attune_lab.gate.curves_io import read_curve
 from attune_lab.gate.evidence import probes
 from attune_lab.gate.verdict import Outcome
+from attune_lab.recipe.registry import registry
 from attune_lab.signals.schema import FILE_NAME, Signals, read_signals
 from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.plan import Case, Run
 from experiments.faults.run import Finished
 
-Level = Literal["loss", "loss+norm", "signals"]
-LEVELS: tuple[Level, ...] = ("loss", "loss+norm", "signals")
+Level = Literal["loss", "loss+norm", "signals", "signals+twins"]
+LEVELS: tuple[Level, ...] = ("loss", "loss+norm", "signals", "signals+twins")
 
-_SAME_KERNELS = frozenset({
-    "overlap_grad_reduce", "overlap_param_gather", "num_buckets", "recompute_granularity", "schedule",
-})  # fmt: skip
-_PRECISION = frozenset({"bf16", "fp8", "grad_reduce_in_fp32", "main_params_dtype", "exp_avg_dtype", "router_dtype"})
+_ORDER = list(Change)
 
 
 @dataclass(frozen=True)
@@ -61,24 +61,29 @@ def judge_case(case: Case, ends: Mapping[Run, Finished]) -> Judgement:
     change = change_between(case.baseline.config, case.candidate.config)
     curves, signals = zip(*runs, strict=True)
     losses = [replace(curve, norms={}, norm_quanta={}) for curve in curves]
-    by_loss, by_curves = (convergence.check(c[0], c[1], c[2:], change=change) for c in (losses, curves))
-    by_signals = evidence.check(signals[0], signals[1], signals[2:], change=change)
+    by_curves = convergence.check(curves[0], curves[1], change=change)
+    by_signals = evidence.check(signals[0], signals[1], (), change=change, approvals=case.approvals)
+    with_twins = (
+        convergence.check(curves[0], curves[1], curves[2:], change=change),
+        evidence.check(signals[0], signals[1], signals[2:], change=change, approvals=case.approvals),
+    )
     verdicts: dict[Level, Verdict] = {
-        "loss": judge(None, by_loss),
+        "loss": judge(None, convergence.check(losses[0], losses[1], change=change)),
         "loss+norm": judge(None, by_curves),
         "signals": judge(None, by_curves, by_signals),
+        "signals+twins": judge(None, *with_twins),
     }
     return Judgement(case, verdicts, sum(probes.cost(run) for run in signals[:2]))
 
 
 def change_between(before: TrainerConfig, after: TrainerConfig) -> Change:
     """The most invasive kind of change between two configurations."""
-    moved = {name for name in TrainerConfig.model_fields if getattr(before, name) != getattr(after, name)}
-    if moved & _PRECISION:
-        return Change.LOW_PRECISION
-    if "dispatcher" in moved:
-        return Change.DISPATCHER
-    return Change.SAME_KERNELS if moved <= _SAME_KERNELS else Change.REORDERED
+    known = registry()
+    moved = (
+        (name, getattr(before, name), getattr(after, name)) for name in TrainerConfig.model_fields if name in known
+    )
+    kinds = (kind_of(known[name], old, new) for name, old, new in moved if old != new)
+    return max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
 
 
 def _crashed(case: Case, ends: Mapping[Run, Finished]) -> Check | None:

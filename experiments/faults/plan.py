@@ -71,6 +71,7 @@ class Case:
         twins: further legitimate runs of the baseline that calibrate the limits.
         group: what the report sums up by: the fault's group, or the kind of legitimate change.
         note: what a reader of the report should know.
+        approvals: changes of numerics that the case's user accepts.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Case:
     twins: tuple[Run, ...] = ()
     group: str = ""
     note: str = ""
+    approvals: tuple[str, ...] = ()
 
     @property
     def half(self) -> Half:

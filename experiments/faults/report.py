@@ -10,6 +10,7 @@ from html import escape
 
 from experiments.faults.judging import LEVELS, Judgement, Level
 from experiments.faults.plan import Case
+from experiments.faults.suite import panel
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
@@ -45,7 +46,9 @@ def tables(judged: Sequence[Judgement]) -> list[Table]:
     """Every table of the report, those without rows left out."""
     faults = [j for j in judged if j.case.kind == "fault"]
     legitimate = [j for j in judged if j.case.kind == "legitimate"]
+    chosen = set(panel())
     found = [
+        recall("The panel of 24", [j for j in faults if j.case.name in chosen], lambda case: case.name),
         recall("Faults caught, by group", faults, lambda case: case.group),
         recall("Faults caught, by fault", faults, lambda case: case.candidate.fault or case.name),
         misses(faults),

@@ -7,6 +7,7 @@ seeds, and random combinations of all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from itertools import product
 from random import Random
@@ -19,9 +20,7 @@ from experiments.faults.catalogue import FAULTS
 from experiments.faults.plan import Case, Fault, Run
 from experiments.faults.workloads import BASELINE_PROBES, CANDIDATE_PROBES, MODELS, TWINS, WORKLOADS
 
-__all__ = ["FAULTS", "SUITES", "cases", "panel"]
-
-SUITES = ("panel", "faults", "legitimate")
+__all__ = ["FAULTS", "cases", "panel"]
 
 SIZES = (1, 2, 4)
 """Ranks of the layouts."""
@@ -48,20 +47,26 @@ SETTINGS: tuple[Changes, ...] = (
 )
 """Single settings that change how fast a model trains, not what is trained."""
 
+NUMERICS: tuple[Changes, ...] = ({"bf16": False}, {"grad_reduce_in_fp32": False}, {"fp8": True})
+"""Changes of numerics that a user may approve; the cases approve them."""
+
 COMBINATIONS = 36
 """How many random mixes."""
 
 
 def cases(suite: str) -> list[Case]:
-    """The cases of one suite out of `SUITES`, or of ``ci``: a sample of both kinds."""
+    """The cases of a suite: ``legitimate``, ``faults``, ``all``, ``panel`` (of faults) or ``ci`` (a sample of both)."""
     if suite == "legitimate":
         return list(_legitimate())
     if suite == "faults":
         return [_fault(fault) for fault in FAULTS.values()]
     if suite == "panel":
         return [_fault(FAULTS[name]) for name in panel()]
-    legitimate = list(_legitimate())
-    return [_fault(FAULTS[name]) for name in panel()[::2]] + legitimate[:: len(legitimate) // 16]
+    if suite == "all":
+        return cases("faults") + cases("legitimate")
+    legitimate = cases("legitimate")
+    some = cases("panel")[::2] + legitimate[:: len(legitimate) // 16]
+    return [replace(case, twins=()) for case in some]
 
 
 def panel() -> list[str]:
@@ -113,18 +118,20 @@ def _legitimate() -> Iterator[Case]:
         name = f"{workload}: {', '.join(f'{key}={value}' for key, value in moved.items())}"
         baseline = _baseline(workload, seed=seed, data_seed=seed)
         candidate = Run(name, changed, None, CANDIDATE_PROBES)
-        yield Case(
-            name + (f" (seed {seed})" if seed > 1 else ""), "legitimate", baseline, candidate, _twins(base), group
-        )
+        title = name + (f" (seed {seed})" if seed > 1 else "")
+        approvals = tuple(changes) if group == "numerics" else ()
+        yield Case(title, "legitimate", baseline, candidate, _twins(base), group, approvals=approvals)
 
 
 def _changes() -> Iterator[tuple[str, str, Changes, int]]:
     """(workload, group, changes, seed) of every legitimate change, some of them not legal."""
     for workload in ("dense", "moe"):
-        for layout in layouts():
-            yield workload, "layout", layout, 1
+        for layout in layouts():  # with fewer, larger micro-batches, since messages cost most of the time
+            yield workload, "layout", {**layout, "mbs": 2 if layout["dp"] > 2 else 4}, 1
     for workload, changes in product(MODELS, SETTINGS):
         yield workload, "setting", changes, 1
+    for workload, changes in product(("dense", "tied", "moe"), NUMERICS):
+        yield workload, "numerics", changes, 1
     yield from _combinations()
     for seed, changes in product((2, 3, 4), (*TWINS, *SETTINGS[-6:])):
         yield MODELS[seed], "seed", changes, seed

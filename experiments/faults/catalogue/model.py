@@ -62,7 +62,8 @@ def layer_without_gradients(original: Callable[..., Tensor], layer: nn.Module, x
 
 
 def trunk_not_taught(original: Callable[[Tensor], Tensor], trunk: Tensor) -> Tensor:
-    """The recomputed multi-token module sends no gradient back into the trunk."""
+    """Hidden states reach the recomputed multi-token module as a keyword, which takes no gradient: the trunk gets
+    none of its loss."""
     return trunk.detach()
 
 
@@ -141,7 +142,7 @@ declare(
     "F118",
     "Recomputed multi-token module teaches the trunk nothing",
     group="missing-grad",
-    source="NVIDIA/Megatron-LM#4593",
+    source="NVIDIA/Megatron-LM#4765",
     patches={"model.mtp_trunk": trunk_not_taught},
     workload="mtp",
     layout={"recompute_granularity": "full"},

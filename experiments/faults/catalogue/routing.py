@@ -89,7 +89,7 @@ def others_in_recomputation(original: Callable[..., Tensor], scores: Tensor, bia
 def empty_expert_shifts_rows(original: Callable[..., Tensor], sent: Sent, experts: Experts, context: Context) -> Tensor:
     """An expert without tokens is given a row of the buffer all the same, which shifts those of the experts after it.
 
-    Rows arrive sorted by expert from the one rank there is.
+    In the report a whole rank has no tokens. Rows arrive sorted by expert, as there is one rank.
     """
     outputs = original(sent, experts, context)
     counts = torch.bincount(sent.experts, minlength=context.config.num_experts)

@@ -31,3 +31,14 @@ def test_a_seed_that_names_one_run_is_refused_in_one_sentence(attune, files, tex
     refused = attune("gate", "--baseline", files["base"], "--candidate", files["base"], "--again", text)
     assert refused.code != 0
     assert "BASELINE=CANDIDATE" in " ".join(refused.stderr.split())
+
+
+def test_the_terminal_names_what_was_not_checked_and_cuts_no_outcome_or_figure(attune, files, monkeypatch):
+    pair = ("--baseline", files["base"], "--candidate", files["far"], "--start", "unknown")
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = attune("gate", *pair).stdout
+    assert "Not checked: Not both runs came with a recipe" in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "140")
+    assert "finding" in attune("gate", *pair).stdout

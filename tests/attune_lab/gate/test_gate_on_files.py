@@ -54,7 +54,7 @@ def test_run_folders_bring_their_recipe(runs, tmp_path):
         (tmp_path / name / "recipe.sh").write_bytes((folder / "recipe.sh").read_bytes())
     verdict = run_gate(str(tmp_path / "a"), str(tmp_path / "b"), [str(folder / "again.log")])
     assert verdict.verdict == "pass"
-    assert not any("Not compared" in check.reason for check in verdict.checks)
+    assert not any("not compared" in check.reason for check in verdict.checks)
     (tmp_path / "b" / "second.yaml").write_text("x: 1\n")
     with pytest.raises(UserError, match="several recipes"):
         run_gate(str(tmp_path / "a"), str(tmp_path / "b"))
@@ -105,3 +105,22 @@ def test_a_layout_that_draws_other_weights_is_not_compared(runs, moved):
         (folder / f"{name}.sh").write_bytes(bench.file.render(recipe))
     verdict = run_gate(f"{folder / 'tp1.sh'},{folder / 'base.log'}", f"{folder / 'tp2.sh'},{moved}")
     assert any(c.name == "convergence.start" and c.outcome == "inconclusive" for c in verdict.checks)
+
+
+def test_two_recipes_are_compared_before_anything_runs(runs, tmp_path):
+    folder, bench = runs
+    changed = tmp_path / "changed.sh"
+    changed.write_bytes(bench.file.render(bench.baseline.with_settings({"lr": 3.3e-4})))
+    verdict = run_gate(str(folder / "recipe.sh"), str(changed))
+    assert verdict.verdict == "reject"
+    assert [reason for reason in verdict.reasons if reason.startswith("lr changes")]
+    same = run_gate(str(folder / "recipe.sh"), f"{folder / 'recipe.sh'},{folder / 'base.log'}")
+    assert (same.verdict, len(same.reasons)) == ("inconclusive", 1)
+    assert "run both" in same.reasons[0]
+
+
+def test_what_cannot_be_compared_is_skipped_and_no_pass(runs):
+    folder, _ = runs
+    verdict = run_gate(str(folder / "base.log"), str(folder / "again.log"))
+    assert {check.name for check in verdict.checks if check.outcome == "skipped"} == {"configuration", "signals"}
+    assert not any("not compared" in reason for reason in verdict.reasons)

@@ -56,9 +56,19 @@ def test_from_training_to_report_and_again_from_the_cache(
     assert all(path.stat().st_mtime_ns > before[path] for path in (tmp_path / "cache").rglob("train.log"))
 
 
+def test_one_case_can_be_chosen(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--only", "dp=2", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"), "--json"]
+    main(arguments)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["judgements"]] == ["dp=2"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
-    [(["--workers", "0"], 2, "--workers 0: give 1 or more"), (["--cache", "/dev/null/x"], 3, "name another folder")],
+    [
+        (["--workers", "0"], 2, "--workers 0: give 1 or more"),
+        (["--cache", "/dev/null/x"], 3, "name another folder"),
+        (["--only", "F058"], 2, "--only F058: the suite has no such case; it has F085"),
+    ],
 )
 def test_what_cannot_be_done_is_one_sentence(
     tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, reason: str

@@ -21,7 +21,7 @@ def judged(
     run = Run(name, TrainerConfig(), fault=name if kind == "fault" else None)
     verdicts = {
         level: Verdict(outcome, (f"{name} {outcome}",), (Check("c", outcome, "because"),))
-        for level, outcome in zip(LEVELS, (loss, norm, signals), strict=True)
+        for level, outcome in zip(LEVELS, (loss, norm, signals, signals), strict=True)
     }
     return Judgement(Case(name, kind, run, run, group=group, note=f"note of {name}"), verdicts, cost)
 
@@ -51,7 +51,11 @@ def test_wilson_of_nothing_says_nothing() -> None:
 
 def test_recall_by_group_and_by_fault() -> None:
     groups = {row[0]: [cell.split()[0] for cell in row[1:]] for row in table("Faults caught, by group").rows}
-    assert groups == {"a": ["0/2", "1/2", "2/2"], "b": ["1/1", "0/1", "0/1"], "all": ["1/3", "1/3", "2/3"]}
+    assert groups == {
+        "a": ["0/2", "1/2", "2/2", "2/2"],
+        "b": ["1/1", "0/1", "0/1", "0/1"],
+        "all": ["1/3", "1/3", "2/3", "2/3"],
+    }
     assert [row[0] for row in table("Faults caught, by fault").rows] == ["F1", "F2", "F3", "all"]
 
 
@@ -72,6 +76,7 @@ def test_false_alarms_are_counted_by_half_and_named() -> None:
     assert [(row[0], row[2], row[3], row[4]) for row in named] == [
         ("tp=2", "loss+norm", "inconclusive", "tp=2 inconclusive"),
         ("tp=2", "signals", "reject", "tp=2 reject"),
+        ("tp=2", "signals+twins", "reject", "tp=2 reject"),
     ]
 
 

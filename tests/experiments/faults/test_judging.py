@@ -44,10 +44,10 @@ def verdicts(tmp_path: Path, **changed: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({}, ["pass", "pass", "pass"]),
-        ({"loss": 1.03}, ["reject", "reject", "reject"]),
-        ({"norm": 2.0}, ["pass", "reject", "reject"]),
-        ({"tokens": 60}, ["pass", "pass", "reject"]),
+        ({}, ["pass", "pass", "pass", "pass"]),
+        ({"loss": 1.03}, ["reject", "reject", "reject", "reject"]),
+        ({"norm": 2.0}, ["pass", "reject", "reject", "reject"]),
+        ({"tokens": 60}, ["pass", "pass", "reject", "reject"]),
     ],
 )
 def test_every_level_sees_more(tmp_path: Path, changed: Mapping[str, Any], expected: list[str]) -> None:
