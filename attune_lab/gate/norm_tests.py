@@ -56,11 +56,9 @@ def _norm(name: str, pair: Comparison, spent: float) -> Check:
         "median": float(np.exp(middle)), "median_limit": float(np.exp(middle_limit)),
     }  # fmt: skip
     apart = abs(first) > limit
-    if not apart and abs(middle) <= middle_limit and (odd := _one_step(key, label, name, pair, series)):
-        return odd
     if not apart and abs(middle) <= middle_limit:
         reason = f"The {label} agrees (ratio {figures['ratio']:.4g} at step {step}, limit {figures['limit']:.4g})."
-        return Check(key, "pass", reason, figures)
+        return _one_step(name, pair, series) or Check(key, "pass", reason, figures)
     lasting = _persistent(ratios)
     factor, when = (figures["ratio"], f"at step {step}") if apart else (figures["median"], "in the median of all steps")
     says = f"The {label} is {factor:.3g} times the baseline's {when}"
@@ -90,9 +88,7 @@ def _ratios(name: str, base: Curve, other: Curve) -> Floats:
     return np.array([ratio for _, ratio, _ in norm_series(name, base, other)])
 
 
-def _one_step(
-    key: str, label: str, name: str, pair: Comparison, series: Sequence[tuple[int, float, float]]
-) -> Check | None:
+def _one_step(name: str, pair: Comparison, series: Sequence[tuple[int, float, float]]) -> Check | None:
     """A question about a step of the probe whose norm is far from the baseline's although the others agree."""
     seen = [abs(ratio) for base, twin in pair.twins for _, ratio, _ in norm_series(name, base, twin)]
     limit = max([OUTLIER, *(TWIN_FACTOR * size for size in seen if math.isfinite(size))])
@@ -101,8 +97,11 @@ def _one_step(
         return None
     step, ratio = far[0]
     figures = {"step": float(step), "ratio": float(np.exp(ratio)), "limit": math.exp(limit)}
-    reason = f"The {label} is {figures['ratio']:.3g} times the baseline's at step {step}, where other steps agree"
-    return Check(key, "inconclusive", f"{reason}: find what happened there, or run three legitimate twins.", figures)
+    reason = (
+        f"The {label_of(name)} is {figures['ratio']:.3g} times the baseline's at step {step}, where other steps agree"
+    )
+    reason = f"{reason}: find what happened there, or run three legitimate twins."
+    return Check(f"convergence.{name}", "inconclusive", reason, figures)
 
 
 def _persistent(ratios: Floats) -> bool:
