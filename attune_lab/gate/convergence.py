@@ -23,10 +23,21 @@ from dataclasses import replace
 import numpy as np
 
 from attune_lab.gate.bands import BANDS, MASKS, NO_ALLOWANCE, Band, Change
-from attune_lab.gate.comparison import MANY_TWINS, Comparison, Pair, compare, difference, note, too_few, unusable
-from attune_lab.gate.copies import copied, identical, without_copies
+from attune_lab.gate.comparison import (
+    MANY_TWINS,
+    Comparison,
+    Pair,
+    compare,
+    difference,
+    norm_ratio,
+    note,
+    too_few,
+    unusable,
+)
+from attune_lab.gate.copies import copied, identical, same_seed, without_copies
 from attune_lab.gate.curve import Curve, Floats, Ints
-from attune_lab.gate.loss_tests import TWIN_FACTOR, envelope
+from attune_lab.gate.loss_tests import CONFIRM, TWIN_FACTOR, envelope, excess, loss_tests
+from attune_lab.gate.norm_tests import label_of
 from attune_lab.gate.sequential import Sequential, every_test, sequential
 from attune_lab.gate.verdict import Check
 
@@ -66,9 +77,28 @@ def check(
         return [pair]
     found, early = every_test(pair), sequential(pair)
     rejected = {c.name for c in found if c.outcome == "reject"}
-    found += [c for c in early.checks if c.name not in rejected]
+    found += [c for c in (*early.checks, *_unbalanced(pair)) if c.name not in rejected]
+    found += _doubtful(pair, found)
     others = [identical(pair.base, pair.cand, change), _saved(early)]
     return [*(c for c in others if c is not None), *found]
+
+
+def _unbalanced(pair: Comparison) -> list[Check]:
+    """Rejections of single pairs, where there are several seeds, that no average may make good."""
+    pairs = [(pair.base, pair.cand), *pair.seeds] if pair.seeds else []
+    alone = [replace(pair, base=base, cand=cand, seeds=()) for base, cand in pairs]
+    return [c for each in alone for c in loss_tests(each) if c.outcome == "reject" and excess(c) > CONFIRM]
+
+
+def _doubtful(pair: Comparison, found: Sequence[Check]) -> list[Check]:
+    """A question where losses far outside the limits pass by the word of too few twins."""
+    if not 0 < len(pair.twins) < MANY_TWINS or any(c.outcome == "reject" for c in found):
+        return []
+    bare = [c for c in loss_tests(replace(pair, twins=())) if c.outcome == "reject" and excess(c) > CONFIRM]
+    if not bare:
+        return []
+    reason = f"Only {len(pair.twins)} of {MANY_TWINS} twins, and without them: {bare[0].reason}"
+    return [replace(bare[0], name="convergence.twins", outcome="inconclusive", reason=reason)]
 
 
 def decide(
@@ -111,7 +141,7 @@ def _prepare(
     if doubt := copied(baseline, candidate) or unusable(baseline, candidate, everything):
         return doubt
     pair = compare(baseline, candidate, twins, seeds, change=change)
-    return pair if isinstance(pair, Check) else _strange_twin(pair) or pair
+    return pair if isinstance(pair, Check) else _strange_twin(pair) or same_seed(baseline, candidate, seeds) or pair
 
 
 def _strange_twin(pair: Comparison) -> Check | None:
@@ -122,6 +152,13 @@ def _strange_twin(pair: Comparison) -> Check | None:
         if apart.max() > TWIN_FACTOR * widest.envelope or (twin.steps[0] == 1 and apart[0] > widest.step_1):
             reason = f"Twin {number} parts from the baseline by {apart.max():.1e}, too far for a legitimate variant"
             return note("twins", "inconclusive", f"{reason}: leave it out or find its fault.")
+        for name in base.norms:
+            norm = norm_ratio(name, base, twin)
+            if norm is not None and abs(norm[0]) > widest.norm + norm[1]:
+                reason = f"The {label_of(name)} of twin {number} is {np.exp(norm[0]):.3g} times the baseline's, too far"
+                return note(
+                    "twins", "inconclusive", f"{reason} for a legitimate variant: leave it out or find its fault."
+                )
     return None
 
 

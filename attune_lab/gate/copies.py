@@ -13,6 +13,8 @@ from attune_lab.gate.verdict import Check
 
 PROOF_STEPS = 5
 """So many steps with the same clock are no coincidence: a step's time varies in its fourth digit."""
+FOLLOWS = 0.1
+"""Three runs that differ by rounding are about equally far from one another; one this much nearer is a copy."""
 SHIFTS = (-3, -2, -1, 1, 2, 3)
 
 
@@ -53,13 +55,34 @@ def identical(base: Curve, cand: Curve, change: Change | None) -> Check | None:
     return note("identical", "pass", reason)
 
 
+def same_seed(baseline: Curve, candidate: Curve, seeds: Sequence[tuple[Curve, Curve]]) -> Check | None:
+    """Why a further pair is of no other seed: it names a run that was given before, or a copy of one."""
+    known = [baseline, candidate]
+    for number, pair in enumerate(seeds, start=1):
+        if copied(*pair) or any(_agree(run, other) for run in pair for other in known):
+            reason = f"Pair {number} of another seed has losses that were given before, or is a copy of itself"
+            return note("seeds", "inconclusive", f"{reason}: run baseline and candidate with a seed of their own.")
+        known += pair
+    return None
+
+
 def without_copies(twins: Sequence[Curve], baseline: Curve, candidate: Curve) -> list[Curve]:
     """The twins that are runs of their own.
 
     The candidate's curve may not widen the band it is held against, and a copy of the baseline calibrates nothing.
     """
     others = [t for t in twins if not same_clock(t, candidate) and not same_clock(t, baseline)]
-    return [t for t in others if _same(t, baseline) or not _same(t, candidate)]
+    return [t for t in others if _same(t, baseline) or not _follows(t, candidate, baseline)]
+
+
+def _follows(twin: Curve, candidate: Curve, baseline: Curve) -> bool:
+    """Whether a twin is the candidate's run, or that with a little noise, rather than another run of the baseline."""
+    steps = np.intersect1d(np.intersect1d(twin.steps, candidate.steps), baseline.steps)
+    if not steps.size:
+        return False
+    losses = twin.at(steps).loss
+    to_candidate, to_baseline = (float(np.abs(losses - run.at(steps).loss).sum()) for run in (candidate, baseline))
+    return to_candidate <= FOLLOWS * to_baseline
 
 
 def _same(a: Curve, b: Curve) -> bool:

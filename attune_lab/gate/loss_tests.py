@@ -187,6 +187,11 @@ def slope_errors(steps: Ints, values: Floats) -> float:
     return slope * spread / np.sqrt(variance) if variance > 0 else 0.0
 
 
+def excess(check: Check) -> float:
+    """|measured| / limit of a check of the losses."""
+    return abs(check.measured or 0.0) / check.figures["limit"]
+
+
 def _second_seed(excess: float, pair: Comparison) -> str:
     return "; a second seed (--again) would confirm it" if excess < CONFIRM and not pair.seeds else ""
 

@@ -21,6 +21,7 @@ FP8_GEMMS = (
 """What an approval of ``fp8`` covers besides: how GEMMs are quantised, not attention and not the stored weights."""
 
 _SHOWN = 8
+_LONGEST = 200
 _DTYPES = {None: 1, "bf16": 1, "fp16": 1, "fp8": 0, "fp32": 2, "fp64": 3}
 
 FREE_OUTSIDE = {
@@ -104,11 +105,15 @@ def raises_precision(old: Any, new: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """A setting's value for a person."""
+    """A setting's value for a person, cut where it is long."""
     if isinstance(value, tuple):
         shown = ",".join(map(str, value[:_SHOWN])) or "none"
-        return shown if len(value) <= _SHOWN else f"{shown},… ({len(value)} values)"
-    return "unset" if value is None else str(value)
+        return _cut(shown) if len(value) <= _SHOWN else f"{_cut(shown)},… ({len(value)} values)"
+    return "unset" if value is None else _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _because(setting: Setting) -> str:

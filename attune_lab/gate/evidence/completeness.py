@@ -8,6 +8,7 @@ from attune_lab.gate.evidence.invariants import shown
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import Signals, StepSignals
 
+SHOWN = 3
 HASHES = ("samples", "labels", "positions")
 MAPS = (
     "logged", "grad_norm", "grad_sketch", "update_norm", "weight_norm", "unchanged", "expert_load", "aux_loss",
@@ -19,7 +20,9 @@ def check(baseline: Signals, candidate: Signals) -> list[Check]:
     found = list(_missing(baseline, candidate))
     if not found:
         return []
-    reason = f"The candidate did not record {shown(found)}, the baseline did: record both runs with the same hooks."
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    what = ", ".join(found[:SHOWN]) + more
+    reason = f"The candidate did not record {what}, the baseline did: record both runs with the same hooks."
     return [Check("ledger.recorded", "inconclusive", reason)]
 
 

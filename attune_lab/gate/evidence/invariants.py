@@ -23,6 +23,8 @@ PRINTED_AUX = 0.01
 """What printing leaves: three decimals of a gradient norm, two of an auxiliary loss near 1."""
 
 LEARNING_RATE = 1e-4
+LONGEST = 100
+"""Characters shown of a name."""
 
 SIZES = {
     "grad_norm": "gradient norm", "update_norm": "update norm", "weight_norm": "weight norm",
@@ -84,7 +86,7 @@ def shown(names: Iterable[str], at_most: int = 3) -> str:
     """A list of names for a sentence, cut with a count."""
     names = list(names)
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more
+    return ", ".join(name[:LONGEST] for name in names[:at_most]) + more
 
 
 def _named(

@@ -214,9 +214,47 @@ def test_further_seeds_average_noise_away_and_keep_a_fault():
     rng = np.random.default_rng(1)
     noise = [2.6e-4 * rng.choice([-1, 1]) * np.ones(20) for _ in range(2)]
     one = judge([], check(curve(), curve(noise[0]))).verdict
-    both = judge([], check(curve(), curve(noise[0]), seeds=[(curve(), curve(-noise[0]))])).verdict
-    fault = judge([], check(curve(), curve(noise[0]), seeds=[(curve(), curve(noise[0] * 1.1))])).verdict
+    both = judge([], check(curve(), curve(noise[0]), seeds=[seed(-noise[0])])).verdict
+    fault = judge([], check(curve(), curve(noise[0]), seeds=[seed(noise[0] * 1.1)])).verdict
     assert (one, both, fault) == ("reject", "pass", "reject")
+
+
+def test_no_average_makes_good_what_one_pair_shows_far_outside():
+    """Pairs without a difference, however many, may not dilute a fault; nor may a pair with the opposite one."""
+    fault = 1e-2 * (STEPS - 1) / 19
+    seeds = [seed(0.0 * STEPS, number) for number in range(60)]
+    assert judge([], check(curve(), curve(fault), seeds=seeds)).verdict == "reject"
+    assert judge([], check(curve(), curve(fault), seeds=[seed(-fault)])).verdict == "reject"
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_another_seed_is_not_the_same_runs_again(turned):
+    one, other = curve(), curve(3e-5 * np.sin(STEPS))
+    pair = (other, one) if turned else (one, one)
+    (refused,) = check(one, other, seeds=[pair])
+    assert (refused.name, refused.outcome) == ("convergence.seeds", "inconclusive")
+    assert check(one, other, seeds=[seed(1e-6 * STEPS), seed(1e-6 * STEPS)])[0].name == "convergence.seeds"
+
+
+def seed(difference, number=0):
+    """Baseline and candidate of another seed: other losses, and this difference between them."""
+    own = 0.02 * np.sin((3.0 + number) * STEPS)
+    return curve(own), curve(own + difference)
+
+
+def test_a_twin_that_shares_the_fault_opens_no_gate():
+    """Its loss agrees, as Adam hides the scale of the gradients; or it is the candidate's with a little noise."""
+    scaled = [curve(1e-5 * np.sin(STEPS + i), 2.0) for i in range(3)]
+    assert "twins" in check(curve(), curve(norm=2.0), scaled)[0].name
+    fault = 7e-3 * (STEPS - 1) / 19
+    noisy = [curve(fault + 1e-5 * np.cos(STEPS + i)) for i in range(3)]
+    assert judge([], check(curve(), curve(fault), noisy)).verdict == "reject"
+
+
+def test_one_twin_does_not_vouch_for_losses_far_outside_the_limits():
+    fault = 1e-2 * (STEPS - 1) / 19
+    assert judge([], check(curve(), curve(fault), [curve(-fault)])).verdict == "inconclusive"
+    assert judge([], check(curve(), curve(fault), [curve(-fault * f) for f in (0.8, 0.9, 1.0)])).verdict == "pass"
 
 
 def test_runs_that_agree_at_step_1_to_the_last_digit_are_held_to_less():

@@ -22,6 +22,9 @@ def runs(tmp_path_factory):
     for label in ("base", "again"):
         cluster.run(bench.baseline, 20, label=label)
     cluster.run(bench.baseline.with_settings({"lr": 0.5}), 20, label="other")
+    other = SimulatedCluster(bench.cluster, 2, harshness=0.0, log_dir=folder)
+    for label in ("seed-base", "seed-again"):
+        other.run(bench.baseline, 20, label=label)
     (folder / "recipe.sh").write_bytes(bench.file.render(bench.baseline))
     return folder, bench
 
@@ -94,7 +97,9 @@ def test_what_is_said_of_the_start_and_further_seeds_count(runs, moved):
         assert verdict.verdict == "inconclusive"
         assert "seed checkpoint" in verdict.reasons[0]
     assert run_gate(base, moved, start="same").verdict == "reject"
-    assert run_gate(base, again, again=[(again, base)]).verdict == "pass"
+    seed = tuple(str(folder / f"seed-{name}.log") for name in ("base", "again"))
+    assert run_gate(base, again, again=[seed]).verdict == "pass"
+    assert "seed of their own" in run_gate(base, again, again=[(again, base)]).reasons[0]
 
 
 def test_a_layout_that_draws_other_weights_is_not_compared(runs, moved):

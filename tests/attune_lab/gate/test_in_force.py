@@ -4,7 +4,7 @@ import pytest
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.in_force import effective_differences, known_defects
-from attune_lab.gate.rules import FIXED_OUTSIDE, FREE_OUTSIDE
+from attune_lab.gate.rules import FIXED_OUTSIDE, FREE_OUTSIDE, show
 from attune_lab.gate.start import INITIAL_WEIGHTS
 from attune_lab.signals.schema import PLACED_MASKS, Signals
 from attune_lab.trainer.config import TrainerConfig
@@ -162,3 +162,9 @@ def test_a_value_that_no_setting_has_leaves_it_unknown():
     strange = recorded({"cuda_graph_impl": "of-tomorrow", "expert_bias": True}, mcore="0.17.0")
     found = known_defects(recorded({"expert_bias": True}, mcore="0.17.0"), strange)
     assert any(c.outcome == "inconclusive" and "depends on cuda_graph_impl" in c.reason for c in found)
+
+
+def test_a_long_value_is_cut_for_a_person():
+    assert len(show("x" * 5000)) < 300
+    assert len(show(tuple("y" * 5000 for _ in range(9)))) < 300
+    assert show("bf16") == "bf16"
