@@ -124,6 +124,10 @@ def recording(
     )
     try:
         yield recorder
+    except SystemExit:  # how Megatron-LM ends at --exit-interval and --exit-duration-in-mins, on every rank alike
+        recorder.finish()
+        raise
+    else:
         recorder.finish()
     finally:
         recorder.detach()
