@@ -98,7 +98,8 @@ def difference(base: Curve, other: Curve) -> Floats:
 
 def rounding(base: Curve, other: Curve) -> Floats:
     """Largest relative difference of two losses that printing alone can make, shape (T,)."""
-    return np.asarray((base.quantum + other.quantum) / 2 / base.loss)
+    with np.errstate(over="ignore"):  # a loss next to 0: its digits say nothing, which is right
+        return np.asarray((base.quantum + other.quantum) / 2 / base.loss)
 
 
 def note(name: str, outcome: Outcome, reason: str) -> Check:
@@ -198,7 +199,7 @@ def _quiet(pair: Comparison) -> bool:
 def norm_series(name: str, base: Curve, other: Curve) -> Iterator[tuple[int, float, float]]:
     """(step, log(other / base), what printing can make of it) of a norm at every step both runs recorded.
 
-    The ratio is infinite where only one of them is 0.
+    The ratio is infinite where only the first of them is 0, minus infinity where only the second is.
     """
     if name not in base.norms or name not in other.norms:
         return
@@ -208,10 +209,10 @@ def norm_series(name: str, base: Curve, other: Curve) -> Iterator[tuple[int, flo
         if np.isnan(second) or not np.isfinite(first):
             continue
         if first <= 0 or second <= 0:
-            yield int(step), (0.0 if first == second else np.inf), 0.0
+            yield int(step), (0.0 if first == second else -np.inf if second <= 0 else np.inf), 0.0
         else:
             printing = float(quanta[0][i] + quanta[1][i]) / 2 / min(first, second)
-            yield int(step), float(np.log(second / first)), printing
+            yield int(step), float(np.log(second) - np.log(first)), printing
 
 
 def norm_ratio(name: str, base: Curve, other: Curve) -> tuple[float, float] | None:

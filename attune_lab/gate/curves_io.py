@@ -12,7 +12,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from attune_lab.contracts import UserError
 from attune_lab.gate.curve import Curve, Floats
 from attune_lab.recipe.text_files import read_bytes
 
-_ITERATION = re.compile(r"(?:\[([\d-]+[ T][\d:.,]+)\]\s*)?iteration\s+(\d+)/\s*\d+\s*\|(.*)")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_ITERATION = re.compile(r"(?:\[([\d-]+[ T][\d:.,]+)\]\s*)?iteration\s+(\d+)/\s*\d+\s*\|(.*)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _CLOCK = ("time", "elapsed", "date")
 _MAX_BYTES = 512_000_000
 _MAX_STEP = 2**53
@@ -57,7 +57,8 @@ def read_log(path: str | Path) -> dict[int, Row]:
         UserError: nothing there, or a step that is no whole number.
     """
     file = curve_file(Path(path))
-    return {_step(step, file): values for step, _, values in _log_lines(_text(file))}
+    columns = {_step(step, file): values for step, _, values in _log_lines(_text(file))}
+    return {step + _first(columns): values for step, values in columns.items()}
 
 
 def printed_quantum(text: str) -> float:
@@ -75,6 +76,8 @@ def curve_file(path: Path) -> Path:
     if os.path.isfile(path):  # unlike pathlib's, it does not raise where a name is too long
         return path
     if not os.path.isdir(path):
+        if os.path.lexists(path):  # a pipe, a device, a link into the void: who reads it says which
+            return path
         raise UserError(f"{path}: no such file or folder; give a run folder, a log or a CSV.")
     for suffix in _CURVE_SUFFIXES:
         found = sorted(path.glob(f"*{suffix}"))
@@ -121,7 +124,9 @@ def _log_lines(text: str) -> Iterator[tuple[str, str, Row]]:
     **Source:** NVIDIA/Megatron-LM@d98e8a64 megatron/training/training.py ``training_log``.
     """
     matches = [match for line in text.splitlines() if (match := _ITERATION.search(line))]
-    closed = any(match[3].rstrip().endswith("|") for match in matches)
+    closed = any(_closed(match) for match in matches)
+    if closed and not _closed(matches[-1]):
+        matches.pop()  # the end of the file was cut off
     for match in matches:
         items = match[3].split("|")
         if closed:
@@ -130,6 +135,10 @@ def _log_lines(text: str) -> Iterator[tuple[str, str, Row]]:
         values = {name.strip(): value.strip() for name, value in pairs}
         if "lm loss" in values:
             yield match[2], match[1] or "", values
+
+
+def _closed(line: re.Match[str]) -> bool:
+    return line[3].rstrip().endswith("|")
 
 
 def _csv_rows(text: str, file: Path) -> list[Row]:
@@ -180,9 +189,13 @@ def _curve(rows: Iterable[Row], file: Path) -> Curve:
     norms = {n: np.array([_number(by_step[s][n] or "nan", n, file) for s in steps]) for n in names}
     recorded = {n: values for n, values in norms.items() if not np.isnan(values).all()}
     quanta = {n: _quanta([by_step[s][n] or "nan" for s in steps]) for n in recorded}
-    first = 1 if steps[0] == 0 else 0  # some trainers count from 0
     clock = tuple(by_step[s].get("clock", "") for s in steps)
-    return Curve(np.array(steps) + first, loss, _quanta(texts), recorded, quanta, clock if any(clock) else ())
+    return Curve(np.array(steps) + _first(steps), loss, _quanta(texts), recorded, quanta, clock if any(clock) else ())
+
+
+def _first(steps: Collection[int]) -> int:
+    """What makes the first step of training 1: some trainers count from 0."""
+    return 1 if 0 in steps else 0
 
 
 def _step(text: str, file: Path) -> int:

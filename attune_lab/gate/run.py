@@ -10,6 +10,7 @@ from attune_lab.contracts import UserError
 from attune_lab.gate import configuration, convergence, evidence, log_ledger
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.curve import Curve
+from attune_lab.gate.evidence.invariants import LOSS, SUMS, shown
 from attune_lab.gate.facts import facts_of
 from attune_lab.gate.run_files import Run, read_run, read_twins
 from attune_lab.gate.start import dropout_masks_may_differ, start_may_differ
@@ -17,6 +18,7 @@ from attune_lab.gate.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
+    from attune_lab.signals.schema import Signals
     from simulator.hardware import ClusterSpec
 
 
@@ -142,6 +144,8 @@ def _signals(
         return [*alone, Check("signals", "skipped", "The baseline recorded no signals to compare with.")]
     if strange := _of_another_run(baseline) or _of_another_run(candidate):
         return [strange]
+    if moved := _other_versions(baseline.signals, candidate.signals):
+        return [moved, *evidence.check_alone(candidate.signals)]
     others = [twin.signals for twin in twins if twin.signals is not None]
     return evidence.check(
         baseline.signals, candidate.signals, others, change=change, allowance=allowance, approvals=approvals
@@ -151,13 +155,27 @@ def _signals(
 def _of_another_run(run: Run) -> Check | None:
     """Signals whose printed losses are not those of the log beside them."""
     printed = dict(zip(run.curve.steps.tolist(), zip(run.curve.loss, run.curve.quantum, strict=True), strict=True))
-    for record in run.signals.steps if run.signals is not None else ():
+    records = run.signals.steps if run.signals is not None else ()
+    for record in records:
         loss, quantum = printed.get(record.step, (math.nan, 0.0))
-        logged = record.logged.get("lm loss", math.nan)
-        if abs(logged - loss) > quantum + 1e-6 * abs(loss):
+        logged = record.logged.get(LOSS, record.loss)  # without what was printed, the loss to the limit of sums
+        room = quantum + (1e-6 if LOSS in record.logged else SUMS) * abs(loss)
+        if record.step in printed and math.isfinite(loss) and not abs(logged - loss) <= room:
             reason = f"The signals of {run.name} have another loss at step {record.step} than its log"
             return Check("signals", "inconclusive", f"{reason}: they are of another run.")
+    if records and not any(record.step in printed for record in records):
+        reason = f"The log of {run.name} has none of the steps its signals have: give the log of the same run."
+        return Check("signals", "inconclusive", reason)
     return None
+
+
+def _other_versions(baseline: Signals, candidate: Signals) -> Check | None:
+    """Two runs on different releases differ by more than their settings."""
+    moved = sorted(name for name, version in baseline.stack.items() if candidate.stack.get(name) != version)
+    if not moved:
+        return None
+    reason = f"The runs recorded different versions of {shown(moved)}: run both on one installation."
+    return Check("signals", "inconclusive", reason)
 
 
 def _smallest_cluster(*recipes: Recipe) -> ClusterSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,21 @@ from attune_lab.contracts import UserError
 from attune_lab.gate.curve import NOT_RUN, Curve
 from attune_lab.gate.curves_io import read_curve, read_log
 from attune_lab.gate.log_ledger import Log
+from attune_lab.gate.rules import show
 from attune_lab.signals.schema import FILE_NAME, Signals, read_signals
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
 
 RECIPE_SUFFIXES = (".sh", ".yaml", ".yml")
+
+NUMBERS = (
+    "gbs", "mbs", "dp", "num_microbatches", "seq_len", "train_iters", "train_samples", "lr", "min_lr",
+    "lr_decay_iters", "lr_decay_samples", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction", "clip_grad",
+    "topk",
+)  # fmt: skip
+"""Settings in force that the gate calculates with."""
+LARGEST = 2.0**63
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,8 @@ def read_run(text: str) -> Run:
     from attune_lab.recipe.files import load
 
     recipe, comma, curve = text.rpartition(",")
+    if not text.strip() or (comma and not (recipe.strip() and curve.strip())):  # else an unset variable of a shell
+        raise UserError(f"{text or 'an empty name'}: names no run; give a run folder, a log, a CSV or recipe,log.")
     if comma and not os.path.exists(text):
         return Run(text, read_curve(curve), load(recipe).recipe, log=read_log(curve))
     path = Path(text)
@@ -60,8 +72,25 @@ def read_run(text: str) -> Run:
         raise UserError(f"{path}: holds several recipes; name one as recipe,log.")
     found = load(str(recipes[0])).recipe if recipes else None
     signals = path / FILE_NAME
-    recorded = read_signals(signals) if signals.is_file() else None
+    recorded = read_recorded(signals) if os.path.lexists(signals) else None
     return Run(text, read_curve(path), found, recorded, read_log(path))
+
+
+def read_recorded(path: Path) -> Signals:
+    """The signals in a file that a run wrote and that anybody may have edited since.
+
+    Raises:
+        UserError: no signals there, a setting the gate calculates with is no number, or steps not in order.
+    """
+    signals = read_signals(path)
+    for name in NUMBERS:
+        value = signals.effective.get(name)
+        if value is not None and not (isinstance(value, int | float) and abs(value) < LARGEST):
+            raise UserError(f"{path}: {name} is {show(value)[:40]}, where a number belongs; record the run again.")
+    steps = [record.step for record in signals.steps]
+    if any(after <= before for before, after in pairwise([0, *steps])):
+        raise UserError(f"{path}: the steps are not 1 or above in ascending order; record the run again.")
+    return signals
 
 
 def read_twins(texts: Iterable[str]) -> list[Run]:

@@ -57,7 +57,7 @@ class Floors:
         (arXiv 2506.09280, theorem 5.3): the relative error of a parameter's gradient in bfloat16 is below
         4 x 1.03^(L + 1 - l) x 2^-7, which is 0.036 for l = 0 and L = 4.
         """
-        return self._widened(DEEPER ** max(layers - SHALLOW, 0))
+        return self._widened(DEEPER ** min(max(layers - SHALLOW, 0), DEEPEST))
 
     def routed(self, moved: float) -> Floors:
         """The floors of gradients when this share of the token-expert pairs went to other experts.
@@ -101,7 +101,7 @@ class Floors:
         return replace(self, **{name: factor * getattr(self, name) for name in _OF_GRADIENTS})
 
 
-SHALLOW, DEEPER = 4, 1.03
+SHALLOW, DEEPER, DEEPEST = 4, 1.03, 200
 GUESS = 0.9
 _OF_GRADIENTS = ("norm", "parameter", "error", "parameter_error")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
-from attune_lab.gate.evidence import dynamics, gradients, invariants, ledgers, probes
+from attune_lab.gate.evidence import completeness, dynamics, gradients, invariants, ledgers, probes
 from attune_lab.gate.evidence.bands import FLOORS, Floors, Pair, floors_of, has_learnt
 from attune_lab.gate.evidence.families import Family
 from attune_lab.gate.in_force import effective_differences, known_defects
@@ -41,6 +41,7 @@ def check(
     floors = floors_between(baseline, candidate, change).allowing(allowance.norm, allowance.step_1)
     pairs = pairs_of(baseline, candidate, twins)
     checks = [*_settings(baseline, candidate, approvals), *ledgers.check(baseline, candidate)]
+    checks += completeness.check(baseline, candidate)
     checks += invariants.check(baseline, candidate)
     checks += probes.figures(baseline, candidate)
     if unlike := _unlike(pairs, baseline, candidate):

@@ -24,6 +24,12 @@ PRINTED_AUX = 0.01
 
 LEARNING_RATE = 1e-4
 
+SIZES = {
+    "grad_norm": "gradient norm", "update_norm": "update norm", "weight_norm": "weight norm",
+    "unchanged": "share of unchanged weights", "aux_loss": "auxiliary loss",
+}  # fmt: skip
+"""Fields whose numbers are finite and not negative in a healthy run."""
+
 
 def check(baseline: Signals, candidate: Signals) -> list[Check]:
     """One check per invariant of the candidate; what the baseline breaks in the same way is noted and passes."""
@@ -34,6 +40,8 @@ def check(baseline: Signals, candidate: Signals) -> list[Check]:
 def alone(signals: Signals) -> list[Check]:
     """One check per invariant of one run."""
     settings, steps = signals.effective, signals.steps
+    if not steps:
+        return [Check("invariant", "skipped", "The run recorded no step: nothing is known of its inside.")]
     return [
         _named("replicas", steps, _replicas, Family.REDUCTION, "All copies of every weight are equal"),
         _named("stale", steps, _stale, Family.STALE, "Every forward used the stored weights"),
@@ -44,7 +52,7 @@ def alone(signals: Signals) -> list[Check]:
         _named("skipped", steps, _skipped, Family.OPTIMIZER, "No step was skipped"),
         _named("load", steps, lambda s: _load(s, settings), Family.DROPPED, "Every token reached its experts"),
         _named("dropped", steps, lambda s: _dropped(s, settings), Family.DROPPED, "No routed token was dropped"),
-        _named("finite", steps, _finite, Family.PRECISION, "Losses and gradients are finite"),
+        _named("finite", steps, _finite, Family.PRECISION, "Losses, gradients and weights are finite"),
         _frozen(steps),
         _schedule(steps, settings),
     ]
@@ -162,11 +170,12 @@ def _load(record: StepSignals, settings: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def _finite(record: StepSignals) -> Iterator[tuple[str, float]]:
-    bad = [name for name, norm in record.grad_norm.items() if not math.isfinite(norm)]
     if not math.isfinite(record.loss):
         yield "the loss is not finite", math.inf
-    elif bad:
-        yield f"the gradient of {shown(bad)} is not finite", math.inf
+    for field, what in SIZES.items():
+        bad = [name for name, size in getattr(record, field).items() if not 0 <= size < math.inf]
+        if bad:
+            yield f"the {what} of {shown(bad)} is {getattr(record, field)[bad[0]]:g}", math.inf
 
 
 def _frozen(steps: Sequence[StepSignals]) -> Check:

@@ -60,17 +60,9 @@ def _batches(pairs: list[tuple[StepSignals, StepSignals]]) -> Check:
         step, what, family = found[0]
         also = f", as {len(found) - 1} later ones differ too" if len(found) > 1 else ""
         return Check("ledger.batch", "reject", f"The batch of step {step} {what}{also}.", {"step": step}, family)
-    bare = [name for name in ("samples", "labels", "positions") if any(_hidden(*pair, name) for pair in pairs)]
-    if bare:
-        reason = f"The candidate did not record the {shown(bare)} of its batches, the baseline did: record them."
-        return Check("ledger.batch", "inconclusive", reason)
     if not pairs:
         return Check("ledger.batch", "skipped", "No step was recorded by both runs.")
     return Check("ledger.batch", "pass", f"The batches of all {len(pairs)} recorded steps are equal.")
-
-
-def _hidden(before: StepSignals, after: StepSignals, name: str) -> bool:
-    return bool(getattr(before, name)) and not getattr(after, name)
 
 
 def _parameters(pairs: list[tuple[StepSignals, StepSignals]]) -> Iterator[Check]:
@@ -80,9 +72,7 @@ def _parameters(pairs: list[tuple[StepSignals, StepSignals]]) -> Iterator[Check]
         return
     before, after = with_norms[0]
     lost, new = sorted(before.grad_norm.keys() - after.grad_norm.keys()), after.grad_norm.keys() - before.grad_norm
-    if not after.grad_norm:
-        yield Check("ledger.parameters", "inconclusive", "The candidate recorded no gradient norms, the baseline did.")
-    elif lost or new:
+    if after.grad_norm and (lost or new):
         what = f"lacks {shown(lost)}" if lost else f"has {shown(sorted(new))} besides"
         yield Check("ledger.parameters", "reject", f"The candidate {what}: it trains another model.", {}, Family.FROZEN)
 

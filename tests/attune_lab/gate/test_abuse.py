@@ -165,3 +165,14 @@ def test_a_resumed_run_is_compared_from_where_it_went_on():
     assert outcome(full, full.at(np.arange(21, 41))) == "pass"
     worse = curve((LOSS - 1.5) * 1.05, steps=np.arange(21, 41))
     assert outcome(full, worse) == "reject"
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, 50.0, 1e300])
+@given(step=st.integers(2, 20))
+def test_one_step_with_another_gradient_is_a_question(step, value):
+    """The median and the first step agree; clipping hides it from the loss."""
+    assert outcome(curve(), curve(norm=np.where(step == STEPS, value, 1.0))) == "inconclusive"
+
+
+def test_a_norm_below_zero_is_no_norm():
+    assert outcome(curve(), curve(norm=np.where(STEPS == 9, -1.0, 1.0))) == "inconclusive"

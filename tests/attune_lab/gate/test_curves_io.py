@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.curve import Curve
-from attune_lab.gate.curves_io import read_curve, write_csv
+from attune_lab.gate.curves_io import read_curve, read_log, write_csv
 
 LOSSES = st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=30)
 
@@ -167,3 +167,24 @@ def test_run_folder_prefers_the_csv_and_refuses_two_logs(tmp_path: Path):
     assert read_curve(tmp_path).loss.tolist() == [7.0]
     with pytest.raises(UserError, match="no such"):
         read_curve(tmp_path / "missing")
+
+
+def test_digits_of_other_scripts_are_no_numbers(tmp_path):
+    for row in ("5,\u0668.\u0662", "\u0665,8.2"):
+        (tmp_path / "run.csv").write_text(f"step,lm_loss\n1,9.0\n{row}\n", encoding="utf-8")
+        with pytest.raises(UserError, match="is not a number"):
+            read_curve(tmp_path / "run.csv")
+
+
+def test_the_last_line_of_a_cut_log_is_left_out_whole(tmp_path):
+    """Its loss may be complete and its gradient norm not."""
+    lines = [f" iteration {i}/ 40 | lm loss: {9 - i / 10:.6E} | grad norm: 3.000 |" for i in range(1, 5)]
+    (tmp_path / "run.log").write_text("\n".join(lines)[:-4])
+    curve = read_curve(tmp_path / "run.log")
+    assert curve.steps.tolist() == [1, 2, 3]
+    assert not np.isnan(curve.norms["grad_norm"]).any()
+
+
+def test_the_columns_of_a_log_count_their_steps_as_its_curve_does(tmp_path):
+    (tmp_path / "run.log").write_text("".join(f" iteration {i}/ 9 | lm loss: 9.{i} |\n" for i in range(3)))
+    assert list(read_log(tmp_path / "run.log")) == read_curve(tmp_path / "run.log").steps.tolist() == [1, 2, 3]

@@ -156,8 +156,7 @@ def test_a_candidate_is_no_twin_of_itself():
 
 def test_missing_records_are_asked_for():
     assert "ledger.steps" in undecided(BASE.model_copy(update={"steps": BASE.steps[:2]}))
-    assert "ledger.batch" in undecided(run(1, samples=""))
-    assert "ledger.parameters" in undecided(run(1, grad_norm={}, grad_sketch={}))
+    assert "ledger.recorded" in undecided(run(1, samples=""))
     assert "probe.aux" in undecided(BASE, run(probes={"aux": Probe(cost_steps=1)}))
 
 
@@ -311,3 +310,17 @@ def test_signals_survive_the_file(tmp_path):
     assert read_signals(path).steps[0].loss == math.inf
     assert math.isnan(read_signals(path).steps[0].clip_factor)
     assert SETTINGS["tp"] == BASE.effective["tp"]
+
+
+@pytest.mark.parametrize("field", ["grad_norm", "update_norm", "weight_norm", "unchanged", "aux_loss"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_a_size_that_is_no_size_is_rejected_at_any_step(field, value):
+    right = run(1)
+    sizes = getattr(right.steps[2], field)
+    spoilt = right.steps[2].model_copy(update={field: {**sizes, next(iter(sizes)): value}})
+    assert "invariant.finite" in rejected(right.model_copy(update={"steps": (*right.steps[:2], spoilt)}))
+
+
+def test_a_run_without_steps_says_nothing_of_its_inside():
+    (only,) = check_alone(BASE.model_copy(update={"steps": ()}))
+    assert only.outcome == "skipped"
