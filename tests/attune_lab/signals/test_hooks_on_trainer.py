@@ -151,6 +151,6 @@ def test_hooks_find_what_the_trainer_finds(pool, tmp_path, name):
 
 def test_a_run_that_exits_on_its_own_keeps_its_last_step(pool, tmp_path):
     for name, leave in (("returned", False), ("left", True)):
-        pool.run(hooked, LAYOUTS["data parallel, sharded"], tmp_path / name, leave, world_size=2)
-    assert len(read_signals(tmp_path / "left").steps) == SMALL["train_iters"]
-    assert (tmp_path / "left").read_text() == (tmp_path / "returned").read_text()
+        pool.run(hooked, LAYOUTS["data parallel, sharded"], tmp_path / "runs" / name, leave, world_size=2)
+    assert len(read_signals(tmp_path / "runs" / "left").steps) == SMALL["train_iters"]
+    assert (tmp_path / "runs" / "left").read_text() == (tmp_path / "runs" / "returned").read_text()
