@@ -58,6 +58,7 @@ from attune_lab.signals.megatron_layout import (
 from attune_lab.signals.megatron_settings import megatron_settings
 from attune_lab.signals.record import Piece
 from attune_lab.signals.schema import Signals, StepSignals
+from attune_lab.writing import refuse_unwritable
 
 
 @contextmanager
@@ -117,13 +118,19 @@ def recording(
 
     Raises:
         UserError: the model holds parameters whose place in the whole model the hooks cannot tell.
+        EnvironmentFault: ``out`` cannot be written; its folder is made when missing.
     """
     chosen = steps or (first, first + 1, first + 2, *(() if last is None else (last,)))
-    recorder = Recorder(
-        model, optimizer, Path(out), frozenset(chosen), first, groups or megatron_groups(), effective or {}
-    )
+    groups = groups or megatron_groups()
+    if rank_in(groups.world) == 0:
+        refuse_unwritable(Path(out))  # before a step is trained
+    recorder = Recorder(model, optimizer, Path(out), frozenset(chosen), first, groups, effective or {})
     try:
         yield recorder
+    except SystemExit:  # how Megatron-LM ends at --exit-interval and --exit-duration-in-mins, on every rank alike
+        recorder.finish()
+        raise
+    else:
         recorder.finish()
     finally:
         recorder.detach()

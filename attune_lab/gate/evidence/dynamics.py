@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attune_lab.gate.evidence.bands import Deviation, Floors, Pair, Statistic, as_change, deviations, growth, log_ratio
 from attune_lab.gate.evidence.families import Family
-from attune_lab.gate.evidence.invariants import LOSS, shown
+from attune_lab.gate.evidence.invariants import LOSS, placed, shown
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import StepSignals, group_of
 
@@ -132,7 +132,9 @@ def _checked(test: _Test, pairs: Sequence[Pair]) -> Iterator[Check]:
     first, pair = broken[0]
     others = [d.place for d, p in broken if p is pair and d is not first]
     also = f"; also {shown(others)}" if others else ""
-    reason = f"The {test.what} of {first.place} {pair.when} is {_size(test, first)}{also}. Likely {test.family}."
+    reason = (
+        f"The {test.what} of {placed(first.place)} {pair.when} is {_size(test, first)}{also}. Likely {test.family}."
+    )
     yield Check(key, "reject", reason, _figures(test, first), test.family)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from attune_lab.gate.evidence.bands import Deviation, Floors, Pair, as_change, deviations, growth, log_ratio
 from attune_lab.gate.evidence.dynamics import by_group, loads
 from attune_lab.gate.evidence.families import Family, factor_name, family_of
-from attune_lab.gate.evidence.invariants import shown, total_norm
+from attune_lab.gate.evidence.invariants import placed, shown, total_norm
 from attune_lab.gate.verdict import Check
 from attune_lab.signals.schema import StepSignals, group_of
 
@@ -144,7 +144,7 @@ def _norm_check(key: str, pair: Pair, found: _Found, settings: Mapping[str, Any]
         return Check(key, "pass", f"Gradient norms agree {pair.when} (farthest {farthest}).", _figures(shift))
     factor = factor_name(math.exp(first.value), settings)
     named = f", which is {factor}" if factor else ""
-    reason = f"The gradient norm of {first.place} {pair.when} is {_times(first)}{named}{found.others()}"
+    reason = f"The gradient norm of {placed(first.place)} {pair.when} is {_times(first)}{named}{found.others()}"
     family = _family(found, pair)
     return Check(key, "reject", f"{reason}. Likely {family}.", _figures(first), family)
 
@@ -157,9 +157,8 @@ def _error_check(key: str, pair: Pair, found: _Found) -> Check:
         figures = {"value": shift.value, "limit": shift.limit}
         return Check(key, "pass", f"Gradients agree {pair.when} (farthest {farthest}).", figures)
     family = _family(found, pair)
-    reason = (
-        f"The gradient of {first.place} {pair.when} is {100 * first.value:.3g} % off (limit {100 * first.limit:.2g} %)"
-    )
+    off = f"{100 * first.value:.3g} % off (limit {100 * first.limit:.2g} %)"
+    reason = f"The gradient of {placed(first.place)} {pair.when} is {off}"
     figures = {"value": first.value, "limit": first.limit}
     return Check(key, "reject", f"{reason}{found.others()}. Likely {family}.", figures, family)
 

@@ -9,7 +9,7 @@ from typing import Any
 from attune_lab.gate.evidence.families import Family
 from attune_lab.gate.evidence.schedule import learning_rate
 from attune_lab.gate.verdict import Check
-from attune_lab.signals.schema import Signals, StepSignals
+from attune_lab.signals.schema import GROUPS, Signals, StepSignals
 
 LOSS, NORM, RATE = "lm loss", "grad norm", "learning rate"
 """Names of Megatron-LM's log line. **Source:** NVIDIA/Megatron-LM@d98e8a64 megatron/training/training.py."""
@@ -87,6 +87,11 @@ def shown(names: Iterable[str], at_most: int = 3) -> str:
     names = list(names)
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(name[:LONGEST] for name in names[:at_most]) + more
+
+
+def placed(place: str) -> str:
+    """A group or a parameter for a sentence: the names of groups are words of the field too."""
+    return f"the group {place}" if place in GROUPS else place
 
 
 def _named(

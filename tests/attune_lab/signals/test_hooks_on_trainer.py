@@ -4,6 +4,7 @@ The trainer's parameters and optimizer are given the attributes and calls of Meg
 """
 
 import math
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -101,19 +102,21 @@ class AsMegatron:
         finish_step(self.state, self.gradients)
 
 
-def hooked(rank, world_size, settings, out):
-    """A run under the hooks."""
+def hooked(rank, world_size, settings, out, leave=False):
+    """A run under the hooks, left as Megatron-LM leaves it at ``--exit-interval`` if asked to."""
     config = TrainerConfig(**settings)
     mesh = Mesh.build(config)
     optimizer = AsMegatron(make_state(config, mesh))
     axes = {"world": "world", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "etp": "etp", "edp": "edp"}
     axes |= {"dp": "replicas", "embedding": "ends"}
     groups = Groups(**{name: getattr(mesh, axis).group for name, axis in axes.items()})
-    with recording(optimizer.model, optimizer, out, groups=groups):
+    with suppress(SystemExit), recording(optimizer.model, optimizer, out, groups=groups):
         for _ in range(config.train_iters):
             optimizer.zero_grad()
             optimizer.backward()
             optimizer.step()
+        if leave:
+            raise SystemExit(0)
     mesh.close()
 
 
@@ -144,3 +147,10 @@ def test_hooks_find_what_the_trainer_finds(pool, tmp_path, name):
         for parameter, signs in one.grad_sketch.items():
             assert other.grad_sketch[parameter] == pytest.approx(signs, abs=1e-9 * one.grad_norm[parameter])
         assert math.hypot(*other.grad_norm.values()) == pytest.approx(other.logged["grad norm"], rel=1e-6)
+
+
+def test_a_run_that_exits_on_its_own_keeps_its_last_step(pool, tmp_path):
+    for name, leave in (("returned", False), ("left", True)):
+        pool.run(hooked, LAYOUTS["data parallel, sharded"], tmp_path / "runs" / name, leave, world_size=2)
+    assert len(read_signals(tmp_path / "runs" / "left").steps) == SMALL["train_iters"]
+    assert (tmp_path / "runs" / "left").read_text() == (tmp_path / "runs" / "returned").read_text()
