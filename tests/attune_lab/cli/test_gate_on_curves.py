@@ -5,9 +5,10 @@ import pytest
 
 @pytest.fixture
 def files(tmp_path):
-    losses = {"base": 0.0, "near": 2.6e-4, "back": -2.6e-4, "far": 0.05}
+    losses = {"base": 0.0, "near": 2.6e-4, "other": 0.0, "back": -2.6e-4, "far": 0.05}
+    starts = {"other": 9.2, "back": 9.2}  # of another seed
     for name, gap in losses.items():
-        rows = "".join(f"{i},{(9 - 0.1 * i) * (1 + gap):.7f}\n" for i in range(1, 21))
+        rows = "".join(f"{i},{(starts.get(name, 9) - 0.1 * i) * (1 + gap):.7f}\n" for i in range(1, 21))
         (tmp_path / f"{name}.csv").write_text("step,lm_loss\n" + rows)
     return {name: str(tmp_path / f"{name}.csv") for name in losses}
 
@@ -22,8 +23,10 @@ def test_another_start_is_a_question_and_not_a_fault(attune, files):
 def test_a_second_seed_on_the_other_side_shows_noise(attune, files):
     pair = ("--baseline", files["base"], "--candidate", files["near"])
     assert attune("gate", *pair, "--json").json["verdict"] == "reject"
-    again = f"{files['base']}={files['back']}"
+    again = f"{files['other']}={files['back']}"
     assert attune("gate", *pair, "--again", again, "--json").json["verdict"] == "pass"
+    same = f"{files['base']}={files['near']}"
+    assert "seed of their own" in attune("gate", *pair, "--again", same, "--json").json["reasons"][0]
 
 
 @pytest.mark.parametrize("text", ["one.csv", "=b.csv", "a.csv="])
