@@ -152,8 +152,8 @@ def too_few(baseline: Curve, candidate: Curve, pair: Comparison) -> Check | None
     """Why the steps that both runs show are not enough for a verdict."""
     steps, reach = pair.base.steps, MIN_REACH if np.isfinite(pair.spike) else PROBE_STEPS
     if steps.size < MIN_STEPS or steps[-1] + np.diff(steps).min() <= reach:
-        advice = f"run both for {PROBE_STEPS} steps without a loss spike"
-        reason = f"Only {steps.size} comparable steps, the last at step {steps[-1]}; {advice}."
+        how = "without a loss spike" if np.isfinite(pair.spike) else "and log every step (--log-interval 1)"
+        reason = f"Only {steps.size} comparable steps, the last at step {steps[-1]}; run both for {PROBE_STEPS} {how}."
         return note("steps", "inconclusive", reason)
     own = candidate.steps[candidate.steps < pair.spike]
     wanted = baseline.steps[(baseline.steps <= PROBE_STEPS) & (baseline.steps < pair.spike)]

@@ -87,7 +87,7 @@ def introduced(
     for defect, name in unknown:
         if not versions_follow and all(defect is not other for other, _ in doubtful):
             advice = (
-                f"name its version in the recipe, as # stack: {name}=1.2"
+                f"name its version in both recipes, as # stack: {name}=1.2"
                 if name in LIBRARIES
                 else "find out before this is shipped"
             )

@@ -83,6 +83,11 @@ def test_a_regular_log_interval_is_no_gap():
     assert outcome(full, full.at(np.delete(np.arange(1, 31), 9))) == "inconclusive"
 
 
+def test_a_sparse_log_is_told_to_print_every_step():
+    found = check(curve(), curve(rounding()).at(np.array([5, 10, 15, 20])))
+    assert [c.outcome for c in found if "--log-interval 1" in c.reason] == ["inconclusive"]
+
+
 @given(digits=st.integers(0, 2), seed=st.integers(0, 1000))
 def test_coarse_losses_are_neither_rejected_nor_passed(digits, seed):
     assert outcome(printed(LOSS, digits), printed(rounding(seed), digits)) == "inconclusive"
