@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.gate import convergence
 from attune_lab.gate.bands import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.configuration import kind_of
@@ -31,10 +33,19 @@ from attune_lab.gate.curve import Curve
 from attune_lab.gate.start import dropout_masks_may_differ, settings_of, start_may_differ
 from attune_lab.gate.verdict import judge
 from attune_lab.recipe.registry import registry
+from attune_lab.writing import refuse_unwritable, write_file
 from experiments.golden_report import Judged, report, text_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 QUANTUM = 1e-5
 """The recorded losses have five decimals."""
+PAIR = (
+    "case_a", "case_b", "label", "sub_label", "weak_objective", "differing_kinds", "differing_arguments",
+    "max_rel_diff_25", "days_apart", "same_commit", "dropout_masks_may_differ",
+)  # fmt: skip
+"""Columns of ``pairs.csv`` that the report uses."""
 OTHER_COMMIT = Band(3e-4, 3e-4, 0.0, 0.0)
 """What another version of the software adds from step 1 on: of 574 legitimate pairs of half A recorded at two commits
 within 60 days, 99 % differ there by less than 2.8e-4; with the 2e-4 of other kernels the limit is 5e-4."""
@@ -61,10 +72,12 @@ def read_cases(folder: Path) -> dict[str, Case]:
     """The recorded curves by case id."""
     import pandas as pd
 
-    table = pd.read_parquet(folder / "cases.parquet")
+    table = read_table(folder / "cases.parquet", ("case_id", "commit", "gpus", "arguments", "environment"))
     cases = {str(row["case_id"]): row for row in table.to_dict("records")}
     found = {}
-    for name, rows in pd.read_parquet(folder / "curves.parquet").groupby("case_id"):
+    for name, rows in read_table(folder / "curves.parquet", ("case_id", "step", "lm_loss")).groupby("case_id"):
+        if str(name) not in cases:
+            raise UserError(f"{folder}: curves.parquet has the case {name}, cases.parquet has not.")
         rows = rows.dropna(subset=["lm_loss"]).sort_values("step")  # noqa: PLW2901
         steps, loss = rows["step"].to_numpy(np.int64), rows["lm_loss"].to_numpy(np.float64)
         case = cases[str(name)]
@@ -73,6 +86,24 @@ def read_cases(folder: Path) -> dict[str, Case]:
             None if pd.isna(case["gpus"]) else int(case["gpus"]),
         )  # fmt: skip
     return found
+
+
+def read_table(file: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """A Parquet or CSV file with at least these columns.
+
+    Raises:
+        UserError: missing, damaged, or without one of the columns.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
+    except (OSError, ValueError) as error:  # what pandas and pyarrow raise for damaged files are ValueErrors
+        raise UserError(f"{file}: cannot be read as a table ({str(error).splitlines()[0]}).") from error
+    lacking = [name for name in columns if name not in table.columns]
+    if lacking:
+        raise UserError(f"{file}: lacks the column {lacking[0]}.")
+    return table
 
 
 def _settings(case: Mapping[Any, Any]) -> dict[str, Any]:
@@ -111,27 +142,34 @@ def judge_pair(row: Mapping[Any, Any], a: Case, b: Case) -> Judged:
 
 def evaluate(folder: Path) -> list[Judged]:
     """The verdict on every pair in a folder."""
-    import pandas as pd
-
     cases = read_cases(folder)
-    rows = pd.read_csv(folder / "pairs.csv").to_dict("records")
+    rows = read_table(folder / "pairs.csv", PAIR).to_dict("records")
+    unknown = {str(row[name]) for row in rows for name in ("case_a", "case_b")} - cases.keys()
+    if unknown:
+        raise UserError(f"{folder}: pairs.csv names the case {min(unknown)}, which has no curve.")
     return [judge_pair(row, cases[row["case_a"]], cases[row["case_b"]]) for row in rows]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit code."""
     parser = argparse.ArgumentParser(description="Judge recorded training curves.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="folder for golden.json and golden.md")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options = parser.parse_args(arguments)
-    found = report(evaluate(options.folder))
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "golden.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        (options.out / "golden.md").write_text(text_of(found), encoding="utf-8")
+    try:
+        if options.out is not None:
+            refuse_unwritable(options.out / "golden.json")
+        found = report(evaluate(options.folder))
+        if options.out is not None:
+            write_file(options.out / "golden.json", (json.dumps(found, indent=1) + "\n").encode())
+            write_file(options.out / "golden.md", text_of(found).encode())
+    except (UserError, EnvironmentFault) as error:
+        print(f"experiments.golden: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 3
     print(json.dumps(found, indent=1) if options.json else text_of(found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,7 @@ input, 3 the environment failed; the reason is one sentence on stderr, from rank
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,12 @@ from attune_lab.recipe.text_files import read_text
 from attune_lab.trainer.config import TrainerConfig, parse_config
 from attune_lab.trainer.loop import train
 from attune_lab.trainer.probes import PROBES
+from attune_lab.trainer.state import load
 from attune_lab.trainer.warm import warm_start
 from attune_lab.writing import refuse_unwritable
+
+MOST_WEIGHTS = 1_000_000_000
+"""A thousand times a model of the suite; beyond, a mistyped size would fill the memory before it fails."""
 
 
 def read_config(path: Path) -> TrainerConfig:
@@ -46,9 +51,44 @@ def read_config(path: Path) -> TrainerConfig:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"{path}: holds no settings; write them as name: value.")
     try:
-        return parse_config(values)
+        config = parse_config(values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    broken = next((n for n, v in config.model_dump().items() if isinstance(v, float) and not math.isfinite(v)), None)
+    if broken is not None:
+        raise UserError(f"{path}: {broken} is {getattr(config, broken)}; give a finite number.")
+    if (size := weights(config)) > MOST_WEIGHTS:
+        raise UserError(f"{path}: a model of {size:.2g} weights; this trainer is for at most {MOST_WEIGHTS:.0e}.")
+    return config
+
+
+def weights(config: TrainerConfig) -> int:
+    """About the number of weights of a model: its matrices."""
+    attention = 2 * config.hidden * config.hidden * (config.heads + config.kv_groups) // config.heads
+    width = config.num_experts * config.moe_ffn + config.shared_expert_size if config.num_experts else config.ffn
+    layer = attention + 3 * config.hidden * width
+    return (config.num_layers + config.mtp_num_layers) * layer + 2 * config.vocab_size * config.hidden
+
+
+def refuse_damaged(path: Path, config: TrainerConfig) -> None:
+    """Looks into a checkpoint that somebody may have edited, before a run believes it.
+
+    Raises:
+        UserError: no checkpoint of the trainer, parts of the wrong kind or shape, or no step left to train.
+    """
+    saved = load(path)
+    step, parts = saved["step"], [saved[part] for part in ("weights", "mean", "square")]
+    tensors = [item for part in parts if isinstance(part, dict) for item in part.values()]
+    if not isinstance(step, int) or step < 0 or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{path}: has no step and weights as the trainer writes them; write it anew.")
+    if not all(isinstance(item, torch.Tensor) and item.is_floating_point() for item in tensors):
+        raise UserError(f"{path}: holds something else than tensors of real numbers; write it anew.")
+    weights, *moments = parts
+    odd = [name for part in moments for name in part if name not in weights or part[name].shape != weights[name].shape]
+    if odd:
+        raise UserError(f"{path}: the moments of {odd[0]} have another shape than its weights; write it anew.")
+    if step >= config.train_iters:
+        raise UserError(f"{path}: is of step {step} and the run ends at {config.train_iters}; raise train_iters.")
 
 
 @contextmanager
@@ -95,6 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = read_config(options.config)
         refuse_unwritable(options.out / "train.log")
+        if options.save:
+            refuse_unwritable(options.save)
+        if options.start:
+            refuse_damaged(options.start, config)
         with process_group(config) as rank:
             began = warm_start(config, options.warm) if options.warm else options.start
             train(
@@ -103,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )  # fmt: skip
     except UserError as error:
         return _fail(error, 2)
-    except (EnvironmentFault, OSError) as error:
+    except (EnvironmentFault, OSError, MemoryError, torch.OutOfMemoryError) as error:
         return _fail(error, 3)
     return 0
 

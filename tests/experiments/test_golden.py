@@ -58,3 +58,35 @@ def test_resampling_by_case_covers_the_share(hits):
 def test_halves_follow_the_case_alone():
     assert half_of("g0001") == half_of("g0001")
     assert {half_of(f"g{i:04d}") for i in range(100)} == {"A", "B"}
+
+
+def damaged_copy(folder, name, content):
+    for file in FOLDER.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / name).write_bytes(content)
+    return folder
+
+
+PAIRS = (FOLDER / "pairs.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("curves.parquet", (FOLDER / "curves.parquet").read_bytes()[:300], "cannot be read"),
+        ("cases.parquet", b"", "cannot be read"),
+        ("pairs.csv", b"\x90\xff\x00\x01", "cannot be read"),
+        ("pairs.csv", b"case_a,case_b\n", "lacks the column label"),
+        ("pairs.csv", PAIRS.splitlines()[0] + b"\nnobody," + PAIRS.splitlines()[1].partition(b",")[2], "case nobody"),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_one_sentence(name, content, words, tmp_path, capsys):
+    assert main([str(damaged_copy(tmp_path, name, content))]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_a_folder_without_the_files_is_refused(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "cases.parquet: cannot be read" in capsys.readouterr().err

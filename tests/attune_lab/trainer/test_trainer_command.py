@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.curves_io import read_curve
-from attune_lab.trainer.__main__ import main, read_config
+from attune_lab.trainer.__main__ import MOST_WEIGHTS, main, read_config, weights
 from attune_lab.trainer.config import TrainerConfig
+from attune_lab.trainer.state import load
 
 TINY = TrainerConfig(hidden=16, heads=2, kv_groups=2, ffn=32, vocab_size=64, num_layers=2, gbs=4, seq_len=16)
 
@@ -98,3 +101,45 @@ def test_only_rank_0_says_what_is_wrong(
     monkeypatch.setenv("RANK", "1")
     assert main([str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "setting", ["lr: .nan", "clip_grad: -.inf", "vocab_size: 2000000000000", "num_layers: 10000000000"]
+)
+def test_numbers_that_no_run_survives_are_refused_before_it_starts(setting: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"{setting}\n")
+    with pytest.raises(UserError, match=r"finite|at most"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_the_suite_is_far_from_the_largest_model() -> None:
+    assert weights(TrainerConfig(num_experts=8)) < MOST_WEIGHTS / 100
+
+
+@pytest.fixture
+def saved(config: Path, tmp_path: Path) -> dict[str, Any]:
+    assert main([str(config), "--out", str(tmp_path / "first"), "--save", str(tmp_path / "ok.pt")]) == 0
+    return load(tmp_path / "ok.pt")
+
+
+DAMAGES: dict[str, dict[str, Any]] = {
+    "step of text": {"step": "x"},
+    "step below 0": {"step": -1},
+    "no step left": {"step": 3},
+    "no weights": {"weights": None},
+    "a weight that is a number": {"weights": {"embedding": 3}},
+    "whole numbers": {"weights": {"embedding": torch.ones(3, dtype=torch.int8)}},
+    "moments of another shape": {"mean": {"embedding": torch.ones(2)}},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_in_one_sentence(
+    damage: str, saved: dict[str, Any], config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(saved | DAMAGES[damage], tmp_path / "bad.pt")
+    capsys.readouterr()
+    assert main([str(config), "--out", str(tmp_path / "second"), "--start", str(tmp_path / "bad.pt")]) == 2
+    told = capsys.readouterr().err
+    assert "bad.pt" in told
+    assert told.count("\n") == 1
