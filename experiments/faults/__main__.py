@@ -122,7 +122,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     found = {"suite": options.suite, "seconds": round(time.monotonic() - start, 1), **results(judged)}
     title, drawn = f"Fault suite: {options.suite}", tables(judged)
     intro = (
-        f"{len(judged)} cases, measured on the project's trainer on {date.today()} in {found['seconds']:.0f} s, runs "
+        f"Cases: {len(judged)}, measured on the project's trainer on {date.today()} in {found['seconds']:.0f} s, runs "
         f"finished before not counted ({os.cpu_count()} {platform.machine()} cores, Python "
         f"{platform.python_version()}, torch {version('torch')})."
     )
