@@ -141,7 +141,7 @@ def _chosen(every: Sequence[Case], names: Sequence[str] | None) -> Sequence[Case
     for name in names:
         if name not in known:
             near = ", ".join(difflib.get_close_matches(name, known)) or known[0]
-            raise UserError(f"--only {name}: the suite has no such case; it has {near}, for one.")
+            raise UserError(f"--only {name}: the suite has no such case, but e.g. {near}.")
     return [case for case in every if case.name in names]
 
 
