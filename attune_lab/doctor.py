@@ -37,7 +37,7 @@ def examine() -> list[Finding]:
         _check("campaign database", _sqlite, "campaigns that survive a kill"),
         _package("matplotlib", "pictures (the extra plots)"),
         _package("pandas", "kernel tables (the extra calibration)"),
-        _package("torch", "training on this machine, the tests' oracles"),
+        _package("torch", "training on this machine, the tests' oracles (the extra train)"),
         _program("torchrun", "training on this machine"),
         _program("sbatch", "a Slurm cluster"),
         Finding(

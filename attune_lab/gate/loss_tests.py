@@ -154,8 +154,8 @@ def _mean(pair: Comparison, spent: float) -> list[Check]:
     if abs(mean) > limit:
         side = "above" if mean > 0 else "below"
         reason = (
-            f"The loss runs {side} the baseline's by {mean:+.1e} on average over {pair.base.steps.size} steps (limit "
-            f"{limit:.1e}): a one-sided difference is not rounding{_second_seed(abs(mean) / limit, pair)}."
+            f"The loss runs {side} the baseline's by {abs(mean):.1e} on average over {pair.base.steps.size} steps "
+            f"(limit {limit:.1e}): a one-sided difference is not rounding{_second_seed(abs(mean) / limit, pair)}."
         )
         return [Check("convergence.bias", "reject", reason, figures, _onset(pair, _first_apart(pair)))]
     passed = Check("convergence.bias", "pass", f"The mean difference is {mean:+.1e} (limit {limit:.1e}).", figures)

@@ -68,8 +68,11 @@ def compare_runs(
     """The verdict on two runs that have been read; arguments as for `run_gate`, ``seeds`` holding curves.
 
     Raises:
-        UserError: no cluster fits both recipes, or one of them has no effective settings.
+        UserError: no cluster fits both recipes, one has no effective settings, or a further run is a mere recipe.
     """
+    further = [*(twin.curve for twin in twins), *(curve for pair in seeds for curve in pair)]
+    if not all(curve.steps.size for curve in further):
+        raise UserError("a twin or another seed is a recipe that was not run; name it with its log, as recipe,log")
     change, allowance, settings = None, NO_ALLOWANCE, None
     if baseline.recipe is not None and candidate.recipe is not None:
         cluster = _smallest_cluster(baseline.recipe, candidate.recipe)

@@ -63,7 +63,7 @@ def read_run(text: str) -> Run:
     if comma and not os.path.exists(text):
         return Run(text, read_curve(curve), load(recipe).recipe, log=read_log(curve))
     path = Path(text)
-    if path.suffix in RECIPE_SUFFIXES and os.path.isfile(path):
+    if _is_recipe(text):
         return Run(text, NOT_RUN, load(text).recipe)
     if not os.path.isdir(path):
         return Run(text, read_curve(path), log=read_log(path))
@@ -74,6 +74,15 @@ def read_run(text: str) -> Run:
     signals = path / FILE_NAME
     recorded = read_recorded(signals) if os.path.lexists(signals) else None
     return Run(text, read_curve(path), found, recorded, read_log(path))
+
+
+def _is_recipe(text: str) -> bool:
+    """Whether this names a recipe alone: a file of one, or a shipped one."""
+    from attune_lab.recipe.files import shipped_by_name
+
+    if os.path.exists(text):
+        return os.path.isfile(text) and Path(text).suffix in RECIPE_SUFFIXES
+    return text in shipped_by_name()
 
 
 def read_recorded(path: Path) -> Signals:

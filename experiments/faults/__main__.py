@@ -122,7 +122,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     found = {"suite": options.suite, "seconds": round(time.monotonic() - start, 1), **results(judged)}
     title, drawn = f"Fault suite: {options.suite}", tables(judged)
     intro = (
-        f"{len(judged)} cases, measured on the project's trainer on {date.today()} in {found['seconds']:.0f} s, runs "
+        f"Cases: {len(judged)}, measured on the project's trainer on {date.today()} in {found['seconds']:.0f} s, runs "
         f"finished before not counted ({os.cpu_count()} {platform.machine()} cores, Python "
         f"{platform.python_version()}, torch {version('torch')})."
     )
@@ -141,7 +141,7 @@ def _chosen(every: Sequence[Case], names: Sequence[str] | None) -> Sequence[Case
     for name in names:
         if name not in known:
             near = ", ".join(difflib.get_close_matches(name, known)) or known[0]
-            raise UserError(f"--only {name}: the suite has no such case; it has {near}, for one.")
+            raise UserError(f"--only {name}: the suite has no such case, but e.g. {near}.")
     return [case for case in every if case.name in names]
 
 

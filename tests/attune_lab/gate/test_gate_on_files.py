@@ -119,9 +119,14 @@ def test_two_recipes_are_compared_before_anything_runs(runs, tmp_path):
     verdict = run_gate(str(folder / "recipe.sh"), str(changed))
     assert verdict.verdict == "reject"
     assert [reason for reason in verdict.reasons if reason.startswith("lr changes")]
+    assert run_gate("mixtral-8x22b", "mixtral-8x22b").reasons == run_gate(str(changed), str(changed)).reasons
     same = run_gate(str(folder / "recipe.sh"), f"{folder / 'recipe.sh'},{folder / 'base.log'}")
     assert (same.verdict, len(same.reasons)) == ("inconclusive", 1)
     assert "run both" in same.reasons[0]
+    recipe, log = str(folder / "recipe.sh"), str(folder / "base.log")
+    for further in ({"twins": [recipe]}, {"again": [(log, recipe)]}):
+        with pytest.raises(UserError, match="was not run"):
+            run_gate(log, str(folder / "again.log"), **further)
 
 
 def test_what_cannot_be_compared_is_skipped_and_no_pass(runs):

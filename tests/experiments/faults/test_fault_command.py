@@ -67,7 +67,7 @@ def test_one_case_can_be_chosen(tiny: None, tmp_path: Path, capsys: pytest.Captu
     [
         (["--workers", "0"], 2, "--workers 0: give 1 or more"),
         (["--cache", "/dev/null/x"], 3, "name another folder"),
-        (["--only", "F058"], 2, "--only F058: the suite has no such case; it has F085"),
+        (["--only", "F058"], 2, "--only F058: the suite has no such case, but e.g. F085"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
