@@ -4,12 +4,13 @@
     torchrun --nproc-per-node 4 -m attune_lab.trainer CONFIG --out DIR
 
 CONFIG is JSON or YAML with settings of `attune_lab.trainer.config.TrainerConfig`. Exit codes: 0 trained, 2 unusable
-input, 3 the environment failed; the reason is one sentence on stderr, from rank 0 alone.
+input, 3 the environment failed, 130 interrupted; the reason is one sentence on stderr, from rank 0 alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import math
 import os
 import sys
@@ -92,6 +93,27 @@ def refuse_damaged(path: Path, config: TrainerConfig) -> None:
 
 
 @contextmanager
+def only_run_in(folder: Path | None) -> Iterator[None]:
+    """Keeps other runs out of a folder; the system lets go of it however the process ends.
+
+    Raises:
+        UserError: another run is in it.
+    """
+    if folder is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"{folder}: another run is writing there; name another folder.") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def process_group(config: TrainerConfig) -> Iterator[int]:
     """This process's rank, while it is in the default group of all that torchrun started, or alone.
 
@@ -139,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             refuse_unwritable(options.save)
         if options.start:
             refuse_damaged(options.start, config)
-        with process_group(config) as rank:
+        with process_group(config) as rank, only_run_in(options.out if rank == 0 else None):
             began = warm_start(config, options.warm) if options.warm else options.start
             train(
                 config, out=options.out, probes=options.probe, start=began, save=options.save,
@@ -147,12 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )  # fmt: skip
     except UserError as error:
         return _fail(error, 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted; the log ends at the last whole step", 130)
     except (EnvironmentFault, OSError, MemoryError, torch.OutOfMemoryError) as error:
         return _fail(error, 3)
     return 0
 
 
-def _fail(error: Exception, code: int) -> int:
+def _fail(error: Exception | str, code: int) -> int:
     if os.environ.get("RANK", "0") == "0":
         print(f"attune_lab.trainer: {' '.join(str(error).split())}", file=sys.stderr)
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.curves_io import read_curve
-from attune_lab.trainer.__main__ import MOST_WEIGHTS, main, read_config, weights
+from attune_lab.trainer.__main__ import MOST_WEIGHTS, main, only_run_in, read_config, weights
 from attune_lab.trainer.config import TrainerConfig
 from attune_lab.trainer.state import load
 
@@ -143,3 +144,25 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(
     told = capsys.readouterr().err
     assert "bad.pt" in told
     assert told.count("\n") == 1
+
+
+def test_two_runs_do_not_write_into_one_folder(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    with only_run_in(tmp_path / "run"):
+        assert main([str(config), "--out", str(tmp_path / "run")]) == 2
+    assert "another run is writing there" in capsys.readouterr().err
+    assert main([str(config), "--out", str(tmp_path / "run")]) == 0
+
+
+def test_ctrl_c_ends_a_run_in_one_sentence(config: Path, tmp_path: Path) -> None:
+    config.write_text(TINY.model_copy(update={"train_iters": 10_000}).model_dump_json())
+    command = [sys.executable, "-m", "attune_lab.trainer", str(config), "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        started.stdout.readline()  # it trains
+        started.send_signal(signal.SIGINT)
+        told = started.communicate()[1]
+    assert (started.returncode, told.count("\n")) == (130, 1)
+    assert read_curve(tmp_path / "run").steps[0] == 1
