@@ -21,11 +21,12 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 import attune_lab.signals
 import attune_lab.trainer
 from attune_lab.contracts import EnvironmentFault
+from attune_lab.writing import refuse_unwritable
 from experiments.faults.plan import Fault, Run
 
 DEFAULT = Path("~/.cache/attune-lab/faults")
@@ -52,7 +53,7 @@ class Cache:
     """Entries by key in a folder, made when missing; leftovers of processes that died are removed.
 
     Raises:
-        EnvironmentFault: the folder cannot be made.
+        EnvironmentFault: the folder cannot be made or written to.
     """
 
     def __init__(self, root: Path) -> None:
@@ -61,8 +62,10 @@ class Cache:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise EnvironmentFault(f"cannot make the cache {root}: {error.strerror}; name another folder") from error
+        refuse_unwritable(self.root / RESULT)
         for leftover in self.root.glob(f"{_PARTIAL}-*"):
-            if not _alive(int(leftover.name.split("-")[-2])):
+            owner = leftover.name.removeprefix(f"{_PARTIAL}-").partition("-")[0]
+            if owner.isdecimal() and not _alive(int(owner)):  # other names are not of this cache
                 shutil.rmtree(leftover, ignore_errors=True)  # another runner may be removing it too
 
     def find(self, key: str) -> Result | None:
@@ -70,8 +73,8 @@ class Cache:
         folder = self.folder(key)
         try:
             result = Result.model_validate_json((folder / RESULT).read_bytes())
-            whole = all(_sha256(folder / name) == digest for name, digest in result.files.items())
-        except (OSError, ValidationError):
+            whole = bool(result.files) and all(_sha256(folder / name) == d for name, d in result.files.items())
+        except (OSError, ValueError):  # as well of a name that no file can have
             return None
         return result if whole else None
 
@@ -197,7 +200,7 @@ def _sha256(path: Path) -> str:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:  # it runs, as somebody else
         return True

@@ -138,3 +138,29 @@ def test_the_source_of_a_patch_follows_what_it_uses() -> None:
     assert repr(FACTOR) in source_of(scale)
     assert source_of(scaled_by(2.0)) == source_of(scaled_by(2.0)) != source_of(scaled_by(3.0))
     assert source_of(partial(scale, x=1.0)) == source_of(partial(scale, x=1.0)) != source_of(partial(scale, x=2.0))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"name": "x", "status": "ok", "seconds": 1, "files": {}}',
+        '{"name": "x", "status": "ok", "seconds": 1, "files": {"\\u0000": "0"}}',
+        '{"name": "x", "status": "ok", "seconds": 1, "files": {"../../etc/hostname": "0"}}',
+        "[",
+    ],
+)
+def test_an_edited_result_is_no_entry(tmp_path: Path, result: str) -> None:
+    (tmp_path / "key").mkdir()
+    (tmp_path / "key" / "result.json").write_text(result)
+    assert Cache(tmp_path).find("key") is None
+
+
+@pytest.mark.parametrize("rest", ["foo", "x-y", "-1-y", "99999999999999999999-y"])
+def test_folders_with_odd_names_are_no_reason_to_fail(tmp_path: Path, rest: str) -> None:
+    (tmp_path / f"{module._PARTIAL}-{rest}").mkdir()
+    assert Cache(tmp_path).find("key") is None
+
+
+def test_a_folder_that_cannot_be_written_to() -> None:
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        Cache(Path("/proc/self"))
