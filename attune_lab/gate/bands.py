@@ -78,6 +78,10 @@ largest and 1.3e-4 as mean difference, 95 % below 1.8e-5 as largest; dispatchers
 late (arXiv 2412.19437) and 1.8e-2 early (one recorded pair). `REORDERED` leaves room for the higher learning rates of
 small models, see `QUIET_NORM`."""
 
+FP8 = Band(3e-4, 0.0, 0.0, 0.0)
+"""What two FP8 runs add at step 1: another split of a tensor is another scale of its parts (2.6e-4 between legitimate
+layouts of the project's trainer)."""
+
 MASKS = Band(1.2e-3, 2e-3, 3e-4, 0.02)
 """What other dropout masks add, from the first step on.
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.gate import defects
-from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
+from attune_lab.gate.bands import FP8, NO_ALLOWANCE, Band, Change
 from attune_lab.gate.couplings import coupled
 from attune_lab.gate.derived import batch_and_schedule, weights_trained
 from attune_lab.gate.facts import facts_of
@@ -116,6 +116,16 @@ def _variable(name: str) -> Change | None:
     return next((kind for pattern, kind in ENVIRONMENT.items() if fnmatchcase(name, pattern)), None)
 
 
+def change_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
+    """The most invasive kind of change between two sets of settings; what the registry lacks, e.g. dp, may reorder."""
+    from attune_lab.recipe.registry import registry
+
+    known = registry()
+    moved = [key for key in before.keys() & after.keys() if before[key] != after[key]]
+    kinds = (kind_of(known[k], before[k], after[k]) if k in known else Change.REORDERED for k in moved)
+    return max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
+
+
 def kind_of(setting: Setting, old: Any, new: Any) -> Change:
     """How far a setting's change may move the curve without being a fault."""
     if setting.key in ("dispatcher", "flex_backend"):
@@ -171,10 +181,15 @@ def _padding_shift(before: Mapping[str, Any], after: Mapping[str, Any]) -> float
     return abs(math.log(new / old)) / math.log(old) if old > 1 and new > 1 else 0.0
 
 
+def rounding(before: Mapping[str, Any], after: Mapping[str, Any]) -> Band:
+    """What FP8 in both runs adds to the limits of a change of another kind."""
+    return FP8 if before.get("fp8") and after.get("fp8") else NO_ALLOWANCE
+
+
 def _allowance(before: Mapping[str, Any], after: Mapping[str, Any]) -> Band:
     """What padding shifts, and twice what the defects show that the candidate leaves: it depends on the model."""
     now, shift = defects.active(after)[0], _padding_shift(before, after)
-    allowance = Band(shift, shift, shift, 0.0)
+    allowance = Band(shift, shift, shift, 0.0).widened(rounding(before, after))
     for defect in defects.active(before)[0]:
         if defect not in now:
             bias = abs(defect.effect.get("bias", 0.0))

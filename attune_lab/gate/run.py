@@ -81,6 +81,9 @@ def compare_runs(
             baseline.recipe, candidate.recipe, cluster=cluster, versions=reported, approvals=approvals
         )
         change, allowance, settings = found.change, found.allowance, found.checks
+    elif baseline.signals is not None and candidate.signals is not None:
+        in_force = baseline.signals.effective, candidate.signals.effective
+        change, allowance = configuration.change_between(*in_force), configuration.rounding(*in_force)
     if not (baseline.curve.steps.size and candidate.curve.steps.size):
         return judge(settings, None)
     curves = [twin.curve for twin in twins]

@@ -10,26 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
 from attune_lab.contracts import UserError
-from attune_lab.gate import Change, Check, Curve, Verdict, convergence, evidence, judge
-from attune_lab.gate.configuration import kind_of
+from attune_lab.gate import Check, Curve, Verdict, convergence, evidence, judge
+from attune_lab.gate.configuration import change_between, rounding
 from attune_lab.gate.curves_io import read_curve
 from attune_lab.gate.evidence import probes
 from attune_lab.gate.verdict import Outcome
-from attune_lab.recipe.registry import registry
 from attune_lab.signals.schema import FILE_NAME, Signals, read_signals
-from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.plan import Case, Run
 from experiments.faults.run import Finished
 
 Level = Literal["loss", "loss+norm", "signals", "signals+twins"]
 LEVELS: tuple[Level, ...] = ("loss", "loss+norm", "signals", "signals+twins")
-
-_ORDER = list(Change)
 
 
 @dataclass(frozen=True)
@@ -58,32 +54,22 @@ def judge_case(case: Case, ends: Mapping[Run, Finished]) -> Judgement:
         ended = Check("run", "inconclusive", str(error))
     if ended:
         return Judgement(case, {level: judge(None, [ended]) for level in LEVELS})
-    change = change_between(case.baseline.config, case.candidate.config)
+    settings = case.baseline.config.model_dump(), case.candidate.config.model_dump()
+    change, allowance = change_between(*settings), rounding(*settings)
     curves, signals = zip(*runs, strict=True)
     losses = [replace(curve, norms={}, norm_quanta={}) for curve in curves]
-    by_curves = convergence.check(curves[0], curves[1], change=change)
-    by_signals = evidence.check(signals[0], signals[1], (), change=change, approvals=case.approvals)
-    with_twins = (
-        convergence.check(curves[0], curves[1], curves[2:], change=change),
-        evidence.check(signals[0], signals[1], signals[2:], change=change, approvals=case.approvals),
-    )
+    by_curves = partial(convergence.check, change=change, allowance=allowance)
+    by_signals = partial(evidence.check, change=change, allowance=allowance, approvals=case.approvals)
+    pair = by_curves(curves[0], curves[1])
     verdicts: dict[Level, Verdict] = {
-        "loss": judge(None, convergence.check(losses[0], losses[1], change=change)),
-        "loss+norm": judge(None, by_curves),
-        "signals": judge(None, by_curves, by_signals),
-        "signals+twins": judge(None, *with_twins),
+        "loss": judge(None, by_curves(losses[0], losses[1])),
+        "loss+norm": judge(None, pair),
+        "signals": judge(None, pair, by_signals(signals[0], signals[1], ())),
+        "signals+twins": judge(
+            None, by_curves(curves[0], curves[1], curves[2:]), by_signals(signals[0], signals[1], signals[2:])
+        ),
     }
     return Judgement(case, verdicts, sum(probes.cost(run) for run in signals[:2]))
-
-
-def change_between(before: TrainerConfig, after: TrainerConfig) -> Change:
-    """The most invasive kind of change between two configurations."""
-    known = registry()
-    moved = (
-        (name, getattr(before, name), getattr(after, name)) for name in TrainerConfig.model_fields if name in known
-    )
-    kinds = (kind_of(known[name], old, new) for name, old, new in moved if old != new)
-    return max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
 
 
 def _crashed(case: Case, ends: Mapping[Run, Finished]) -> Check | None:

@@ -4,11 +4,15 @@ import pytest
 
 from attune_lab.contracts import UserError
 from attune_lab.gate import Change, judge
-from attune_lab.gate.configuration import check
+from attune_lab.gate.bands import FP8, NO_ALLOWANCE
+from attune_lab.gate.configuration import change_between, check, rounding
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.registry import registry
 from simulator.hardware import parse_cluster
 
+IN_FORCE = {
+    "mbs": 2, "dp": 1, "recompute_granularity": "none", "num_experts": 0, "dispatcher": "alltoall", "fp8": None,
+}  # fmt: skip
 CLUSTER = parse_cluster("64xH200-SXM5-141GB")
 SETTINGS = {
     "tp": 1, "pp": 4, "ep": 8, "etp": 1, "mbs": 1, "gbs": 256, "seq_len": 4096, "num_layers": 32, "hidden": 4096,
@@ -231,3 +235,23 @@ def test_an_unknown_version_is_a_question_only_where_it_matters():
     assert outcome({"tp": 2, "sequence_parallel": True}, baseline=nameless, versions={"mcore": "0.19.1"}) == "pass"
     candidate = nameless.with_settings({"tp": 2, "sequence_parallel": True})
     assert judge(check(nameless, candidate, cluster=CLUSTER, versions_follow=True).checks, []).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("moved", "kind"),
+    [
+        ({}, Change.SAME_KERNELS),
+        ({"recompute_granularity": "full"}, Change.SAME_KERNELS),
+        ({"mbs": 4}, Change.REORDERED),
+        ({"dp": 2}, Change.REORDERED),
+        ({"num_experts": 4, "dispatcher": "allgather"}, Change.DISPATCHER),
+        ({"fp8": True, "mbs": 4}, Change.LOW_PRECISION),
+    ],
+)
+def test_the_most_invasive_change_counts(moved, kind):
+    assert change_between(IN_FORCE, IN_FORCE | moved) is kind
+
+
+@pytest.mark.parametrize(("before", "after", "added"), [("e4m3", "e4m3", FP8), (None, "e4m3", NO_ALLOWANCE)])
+def test_two_runs_in_fp8_round_their_tensors_by_parts(before, after, added):
+    assert rounding({"fp8": before}, {"fp8": after}) is added

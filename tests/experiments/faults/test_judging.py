@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from attune_lab.gate import Change
 from attune_lab.signals.schema import FILE_NAME, Probe, Signals, StepSignals
 from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.cache import Result
-from experiments.faults.judging import LEVELS, change_between, judge_case
+from experiments.faults.judging import LEVELS, judge_case
 from experiments.faults.plan import Case, Run
 from experiments.faults.run import Finished
 
@@ -74,17 +73,3 @@ def test_a_log_that_cannot_be_read_leaves_the_case_open(tmp_path: Path) -> None:
     judgement = judge_case(CASE, ends)
     assert {verdict.verdict for verdict in judgement.verdicts.values()} == {"inconclusive"}
     assert "train.log" in judgement.verdicts["signals"].reasons[0]
-
-
-@pytest.mark.parametrize(
-    ("moved", "kind"),
-    [
-        ({}, Change.SAME_KERNELS),
-        ({"recompute_granularity": "full"}, Change.SAME_KERNELS),
-        ({"mbs": 4}, Change.REORDERED),
-        ({"num_experts": 4, "dispatcher": "allgather"}, Change.DISPATCHER),
-        ({"fp8": True, "mbs": 4}, Change.LOW_PRECISION),
-    ],
-)
-def test_the_most_invasive_change_counts(moved: Mapping[str, Any], kind: Change) -> None:
-    assert change_between(TrainerConfig(), TrainerConfig(**moved)) is kind

@@ -206,6 +206,15 @@ def test_figures_of_probes(name, right, wrong, family):
     assert found.name.startswith(f"probe.{name}.")
 
 
+@pytest.mark.parametrize(("moved", "wrong"), [(6e-3, False), (0.1, True)])
+def test_in_fp8_a_later_token_may_round_earlier_ones_anew(moved, wrong):
+    candidate = run(1, probes={"perturbation": Probe(cost_steps=1, figures={"future": moved})})
+    candidate = candidate.model_copy(update={"effective": {**candidate.effective, "fp8": "e4m3"}})
+    baseline = candidate.model_copy(update={"probes": {}})
+    found = {c.name: c.outcome for c in check(baseline, candidate)}
+    assert found["probe.perturbation.future"] == ("reject" if wrong else "pass")
+
+
 def _clipped(factor):
     step = record(1, gradients(9), clip_factor=factor, logged={})
     return Probe(cost_steps=1, step=step, figures={"clip_grad": 0.5})
