@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -30,20 +31,20 @@ class TrainerConfig(BaseModel):
     aux_loss_coeff: float = Field(default=0.01, ge=0)
     z_loss_coeff: float = Field(default=0.0, ge=0)
     expert_bias: bool = False
-    bias_update_rate: float = 1e-3
+    bias_update_rate: float = Field(default=1e-3, ge=0)
     capacity_factor: float | None = None
     router_padding_mask: bool = Field(default=False, description="padding takes no part in load balancing")
     router_dtype: Literal["fp32", "bf16"] = "fp32"
     qk_layernorm: bool = False
     add_bias_linear: bool = False
     softmax_type: Literal["vanilla", "learnable"] = Field(default="vanilla", description="learnable: attention sinks")
-    rotary_base: float = 10_000.0
-    norm_epsilon: float = 1e-5
+    rotary_base: float = Field(default=10_000.0, gt=0)
+    norm_epsilon: float = Field(default=1e-5, gt=0)
     untie_embeddings: bool = True
     mtp_num_layers: int = Field(default=0, ge=0, le=1)
-    mtp_loss_scaling_factor: float = 0.1
+    mtp_loss_scaling_factor: float = Field(default=0.1, ge=0)
     hidden_dropout: float = Field(default=0.0, ge=0, lt=1)
-    init_method_std: float = 0.02
+    init_method_std: float = Field(default=0.02, gt=0)
 
     # layout
     tp: int = Field(default=1, ge=1)
@@ -83,17 +84,17 @@ class TrainerConfig(BaseModel):
 
     # optimizer
     optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = 2e-3
-    min_lr: float = 2e-4
+    lr: float = Field(default=2e-3, gt=0)
+    min_lr: float = Field(default=2e-4, ge=0)
     lr_decay_style: Literal["constant", "linear", "cosine"] = "cosine"
     lr_decay_iters: int = 100
     lr_warmup_iters: int = 5
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.1
-    decoupled_lr: float | None = Field(default=None, description="learning rate of embedding and head")
-    clip_grad: float = 1.0
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    adam_eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    decoupled_lr: float | None = Field(default=None, description="learning rate of embedding and head", gt=0)
+    clip_grad: float = Field(default=1.0, ge=0)
     use_distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
@@ -172,4 +173,7 @@ def parse_config(values: dict[str, Any]) -> TrainerConfig:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            near = get_close_matches(where, TrainerConfig.model_fields, n=1)
+            message = f"no such setting; did you mean {near[0]}" if near else "no such setting"
         raise UserError(f"trainer settings{': ' + where if where else ''}: {message}.") from error

@@ -86,7 +86,10 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         ({"ep": 2}, "ep and etp need num_experts"),
         ({"mbs": 3}, "gbs must be a multiple of mbs"),
         ({"lr": "fast"}, "lr: Input should be a valid number"),
-        ({"speed": 1}, "speed: Extra inputs are not permitted"),
+        ({"speed": 1}, "speed: no such setting"),
+        ({"hiden": 64}, "hiden: no such setting; did you mean hidden"),
+        ({"adam_beta1": 7}, "adam_beta1: Input should be less than 1"),
+        ({"norm_epsilon": -1.0}, "norm_epsilon: Input should be greater than 0"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_sentence(values: dict[str, Any], sentence: str) -> None:

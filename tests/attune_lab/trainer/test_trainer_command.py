@@ -65,7 +65,7 @@ def test_under_torchrun_as_alone(tmp_path: Path) -> None:
         ("{bad", "line 1: is neither JSON nor YAML"),
         ("- 1", "holds no settings"),
         ("1: 2", "holds no settings"),
-        ("layers: 4", "layers: Extra inputs are not permitted"),
+        ("layers: 4", "layers: no such setting"),
         ("dp: many", "dp: Input should be a valid integer"),
         ("gbs: 3", "gbs must be a multiple of mbs"),
         ("[" * 1_000, "is neither JSON nor YAML"),
