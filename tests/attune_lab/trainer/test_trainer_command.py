@@ -109,7 +109,7 @@ def test_only_rank_0_says_what_is_wrong(
 )
 def test_numbers_that_no_run_survives_are_refused_before_it_starts(setting: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"{setting}\n")
-    with pytest.raises(UserError, match=r"finite|at most"):
+    with pytest.raises(UserError, match=r"finite|at most|greater than"):
         read_config(tmp_path / "config.yaml")
 
 
