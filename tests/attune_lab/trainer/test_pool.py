@@ -193,8 +193,11 @@ def test_no_rank_outlives_its_parent(tmp_path: Path, ending: signal.Signals) -> 
         assert parent.stdout is not None
         ranks = [int(pid) for pid in parent.stdout.readline().split()]
         parent.send_signal(ending)
-        _wait_until_gone(ranks)
-        assert parent.wait(timeout=30) != 0
+        try:
+            _wait_until_gone(ranks)
+            assert parent.wait(timeout=30) != 0
+        finally:
+            parent.kill()  # or a failure would wait for it forever
     assert len(ranks) == 2
 
 
