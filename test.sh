@@ -12,5 +12,5 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 # one thread p
 .venv/bin/lint-imports --no-logo
 .venv/bin/python -m pytest -n 2 "$@"
 if [ $# -eq 0 ]; then
-    .venv/bin/python -m experiments.faults --suite ci --out results/faults-ci
+    .venv/bin/python -m experiments.faults --suite ci --cache results/faults-cache --out results/faults-ci
 fi
