@@ -60,7 +60,7 @@ def test_a_crash_is_a_result_and_kept(tmp_path: Path) -> None:
     runs = [run("bad", dp=2, seed=13), run("good", dp=2)]
     ends = run_all(runs, faults={}, cache=Cache(tmp_path), workers=1, execute=toy)
     assert [ends[r].result.status for r in runs] == ["crash", "ok"]
-    assert ends[runs[0]].result.message == "rank 0: ValueError: thirteen"
+    assert ends[runs[0]].result.message in {f"rank {rank}: ValueError: thirteen" for rank in (0, 1)}  # whoever is first
     told: list[Progress] = []
     run_all(runs, faults={}, cache=Cache(tmp_path), tell=told.append, execute=toy)
     assert [p.cached for p in told] == [True, True]
