@@ -48,7 +48,9 @@ class CampaignGate:
         settings = configuration.check(
             baseline, candidate, cluster=self.cluster, versions=candidate_run.versions, approvals=self.approvals
         )
-        if ended := _ended_early(baseline_runs[0], candidate_run) or _other_stack(baseline_runs[0], candidate_run):
+        if ended := _ended_early(baseline_runs[0], candidate_run) or configuration.other_versions(
+            "convergence.versions", baseline_runs[0].versions, candidate_run.versions
+        ):
             return judge(settings.checks, [ended])
         repeats = [Curve.from_report(run) for run in (*baseline_runs[1:], *twin_runs) if run.status == "ok"]
         curves = Curve.from_report(baseline_runs[0]), Curve.from_report(candidate_run)
@@ -65,12 +67,3 @@ def _ended_early(baseline: RunReport, candidate: RunReport) -> Check | None:
             reason = f"The {what}'s convergence run ended as {run.status}: {run.message or 'no message'}."
             return Check(f"convergence.{what}", "reject" if own_fault else "inconclusive", reason)
     return None
-
-
-def _other_stack(baseline: RunReport, candidate: RunReport) -> Check | None:
-    """Two runs on different releases differ by more than the recipes."""
-    moved = sorted(name for name, version in baseline.versions.items() if candidate.versions.get(name) != version)
-    if not moved:
-        return None
-    reason = f"The runs report different versions of {', '.join(moved)}: run both on one installation."
-    return Check("convergence.versions", "inconclusive", reason)

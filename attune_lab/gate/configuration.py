@@ -100,6 +100,15 @@ def check(
     return ConfigurationResult(tuple(checks), change, _allowance(before, after))
 
 
+def other_versions(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Check | None:
+    """The question, called ``name``, that two runs leave open on different releases; None on the same ones."""
+    moved = sorted(library for library, version in before.items() if after.get(library) != version)
+    if not moved:
+        return None
+    reason = f"The runs report different versions of {', '.join(moved)}: run both on one installation."
+    return Check(name, "inconclusive", reason)
+
+
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[Setting, Any, Any]]:
     """Settings whose effective values differ, with both values."""
     from attune_lab.recipe.registry import registry

@@ -10,7 +10,7 @@ from attune_lab.contracts import UserError
 from attune_lab.gate import configuration, convergence, evidence, log_ledger
 from attune_lab.gate.convergence import NO_ALLOWANCE, Band, Change
 from attune_lab.gate.curve import Curve
-from attune_lab.gate.evidence.invariants import LOSS, SUMS, shown
+from attune_lab.gate.evidence.invariants import LOSS, SUMS
 from attune_lab.gate.facts import facts_of
 from attune_lab.gate.run_files import Run, read_run, read_twins
 from attune_lab.gate.start import dropout_masks_may_differ, start_may_differ
@@ -18,7 +18,6 @@ from attune_lab.gate.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
-    from attune_lab.signals.schema import Signals
     from simulator.hardware import ClusterSpec
 
 
@@ -150,7 +149,7 @@ def _signals(
         return [*alone, Check("signals", "skipped", "The baseline recorded no signals to compare with.")]
     if strange := _of_another_run(baseline) or _of_another_run(candidate):
         return [strange]
-    if moved := _other_versions(baseline.signals, candidate.signals):
+    if moved := configuration.other_versions("signals", baseline.signals.stack, candidate.signals.stack):
         return [moved, *evidence.check_alone(candidate.signals)]
     others = [twin.signals for twin in twins if twin.signals is not None]
     return evidence.check(
@@ -173,15 +172,6 @@ def _of_another_run(run: Run) -> Check | None:
         reason = f"The log of {run.name} has none of the steps its signals have: give the log of the same run."
         return Check("signals", "inconclusive", reason)
     return None
-
-
-def _other_versions(baseline: Signals, candidate: Signals) -> Check | None:
-    """Two runs on different releases differ by more than their settings."""
-    moved = sorted(name for name, version in baseline.stack.items() if candidate.stack.get(name) != version)
-    if not moved:
-        return None
-    reason = f"The runs recorded different versions of {shown(moved)}: run both on one installation."
-    return Check("signals", "inconclusive", reason)
 
 
 def _smallest_cluster(*recipes: Recipe) -> ClusterSpec:
