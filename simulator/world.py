@@ -59,6 +59,38 @@ TRIGGERS: Mapping[str, Trigger] = {
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """How harsh worlds are: factors on their spreads and rates. 1 is what was calibrated or published, 0 is none of it.
+
+    Attributes:
+        physics: on the spread of the physics; it acts as 2 beyond 2, where the constants leave their ranges.
+        residuals: on what the physics leaves out of step time and memory.
+        noise: on the spread between runs and between steps of one job.
+        failures: on the rate of failures, and on the chance of a slow node, which is a failure half-way.
+        defects: on the chance of a hidden defect.
+
+    Raises:
+        ValueError: a factor that is negative or no number.
+    """
+
+    physics: float = 1.0
+    residuals: float = 1.0
+    noise: float = 1.0
+    failures: float = 1.0
+    defects: float = 1.0
+
+    def __post_init__(self) -> None:
+        for factor in fields(self):
+            value = getattr(self, factor.name)
+            if not 0 <= value < np.inf:
+                raise ValueError(f"condition {factor.name} is {value}; give a number, 0 or more")
+
+
+USUAL = Conditions()
+"""The conditions of a study that does not name others."""
+
+
+@dataclass(frozen=True)
 class HiddenDefect:
     """A defect that is on no list: it shows in the loss or in the gradient norm, nowhere else."""
 
@@ -98,8 +130,7 @@ class World:
     Attributes:
         seed: of every draw. cluster: the hardware.
         physics: the truth behind step times and memory.
-        harshness: multiplies residuals, failures and the chance of a hidden defect, up to 2 also the spread of the
-            physics; 0 is a world of pure physics and noise.
+        conditions: factors on spreads and rates.
         mcore: release of the stack that is installed.
         hidden: defects nobody has listed.
     """
@@ -107,24 +138,18 @@ class World:
     seed: int
     cluster: ClusterSpec
     physics: Physics
-    harshness: float
+    conditions: Conditions
     mcore: str
     hidden: tuple[HiddenDefect, ...]
 
     @classmethod
-    def draw(cls, seed: int, cluster: ClusterSpec, *, harshness: float = 1.0) -> World:
-        """The world of a seed on a cluster.
-
-        Raises:
-            ValueError: negative harshness.
-        """
-        if harshness < 0:
-            raise ValueError(f"harshness {harshness} is negative; give 0 or more")
-        physics = POSTERIOR.draw(generator(seed, "physics"), min(harshness, 2.0))
+    def draw(cls, seed: int, cluster: ClusterSpec, *, conditions: Conditions = USUAL) -> World:
+        """The world of a seed on a cluster."""
+        physics = POSTERIOR.draw(generator(seed, "physics"), min(conditions.physics, 2.0))
         stack = generator(seed, "stack")
         mcore = str(stack.choice(STACKS))
-        hidden = (_hidden_defect(stack),) if stack.random() < min(HIDDEN_CHANCE * harshness, 1.0) else ()
-        return cls(seed, cluster, physics, harshness, mcore, hidden)
+        hidden = (_hidden_defect(stack),) if stack.random() < HIDDEN_CHANCE * conditions.defects else ()
+        return cls(seed, cluster, physics, conditions, mcore, hidden)
 
     def startup_bound_s(self, job: Jobs) -> float:
         """Seconds start-up takes at most; scheduling, loading, and capturing graphs or compiling."""
@@ -186,13 +211,13 @@ class World:
         everything = _text(job, [f.name for f in fields(job) if f.name not in ("model", "cluster")])
         shared = generator(self.seed, purpose, job.model.name, layout).normal()
         own = generator(self.seed, purpose, job.model.name, everything).normal()
-        return float(np.exp(self.harshness * (layout_sd * shared + job_sd * own)))
+        return float(np.exp(self.conditions.residuals * (layout_sd * shared + job_sd * own)))
 
     def _memory(self, job: Jobs, truth: StepEstimate, random: np.random.Generator) -> Floats:
         """Reserved bytes per stage, shape (pp,)."""
         residual = self._residual(job, "memory", MEMORY_RESIDUAL, MEMORY_RESIDUAL / 2)
         stages = truth.peak_reserved_bytes[0, : job.pp[0]]
-        return np.asarray(stages * residual * np.exp(MEMORY_NOISE * random.normal()))
+        return np.asarray(stages * residual * np.exp(self.conditions.noise * MEMORY_NOISE * random.normal()))
 
     def _step_times(
         self, job: Jobs, truth: StepEstimate, memory: Floats, steps: int, random: np.random.Generator
@@ -201,9 +226,10 @@ class World:
         base = float(truth.step_time_s[0]) * self._residual(job, "time", LAYOUT_RESIDUAL, JOB_RESIDUAL)
         full = memory.max() / self.cluster.accelerator.memory_bytes
         base *= 1 + 0.3 * float(np.clip((full - SOFT_ZONE) / (1 - SOFT_ZONE), 0, 1)) ** 2
-        slow_chance = 1 - (1 - SLOW_NODE_CHANCE * min(self.harshness, 1.0)) ** np.sqrt(self.cluster.nodes)
+        slow_chance = 1 - (1 - min(SLOW_NODE_CHANCE * self.conditions.failures, 1.0)) ** np.sqrt(self.cluster.nodes)
         base *= 1 + (random.random() < slow_chance) * random.uniform(0.05, 0.25)
-        times = base * np.exp(RUN_NOISE * random.normal() + STEP_NOISE * random.normal(size=steps))
+        noise = RUN_NOISE * random.normal() + STEP_NOISE * random.normal(size=steps)
+        times = base * np.exp(self.conditions.noise * noise)
         long = random.random(steps) < LONG_STEP_CHANCE
         times *= 1 + long * random.exponential(0.3, steps)
         times[: TRANSIENT.size] *= 1 + TRANSIENT[:steps]
@@ -211,7 +237,7 @@ class World:
 
     def _hours_to(self, rate: float, random: np.random.Generator) -> float:
         """Hours until a failure of so many per node and hour."""
-        return float(random.exponential() / max(rate * self.harshness * self.cluster.nodes, 1e-12))
+        return float(random.exponential() / max(rate * self.conditions.failures * self.cluster.nodes, 1e-12))
 
     def _ending(
         self, memory: Floats, loss: Floats, ends: Floats, failures: Mapping[Ending, float], limit_s: float | None

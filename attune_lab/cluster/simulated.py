@@ -20,7 +20,7 @@ from simulator.curves import Signature
 from simulator.hardware import ClusterSpec
 from simulator.job import Jobs
 from simulator.models import flops_per_token
-from simulator.world import World, WorldRun
+from simulator.world import USUAL, Conditions, World, WorldRun
 
 LIBRARIES = {"te": "2.12.0", "torch": "2.9.0", "nccl": "2.27.5"}
 """Installed beside the world's release of Megatron-Core, unless the recipe names others."""
@@ -46,18 +46,18 @@ class SimulatedCluster:
     Attributes:
         spec: the hardware.
         world_seed: which world; a tuner is never given it.
-        harshness: see `simulator.world.World`.
+        conditions: how harsh the world is.
         log_dir: where logs of the runs are written, one ``LABEL.log`` each; None for nowhere.
     """
 
     spec: ClusterSpec
     world_seed: int
-    harshness: float = field(default=1.0, kw_only=True)
+    conditions: Conditions = field(default=USUAL, kw_only=True)
     log_dir: Path | None = field(default=None, kw_only=True)
 
     @cached_property
     def _world(self) -> World:
-        return World.draw(self.world_seed, self.spec, harshness=self.harshness)
+        return World.draw(self.world_seed, self.spec, conditions=self.conditions)
 
     def startup_bound_s(self, recipe: Recipe) -> float:
         """Seconds that start-up may take at most; 0 for a recipe that is refused before it starts."""

@@ -11,8 +11,9 @@ from simulator.models import models
 from simulator.physics import PRIORS, SOFTWARE
 from simulator.posterior import DEFAULT_PHYSICS, POSTERIOR
 from simulator.step import simulate_step
-from simulator.world import TRIGGERS, WATCHDOG_S, World
+from simulator.world import TRIGGERS, WATCHDOG_S, Conditions, World
 
+TAME = Conditions(physics=0, residuals=0, failures=0, defects=0)
 MODEL, CLUSTER = models()["mixtral-8x7b"], parse_cluster("64xH200-SXM5-141GB")
 
 
@@ -35,7 +36,7 @@ def test_the_same_seed_and_label_repeat_exactly_in_any_order():
 
 def test_worlds_differ_and_a_tame_one_is_the_cost_model_but_for_noise():
     assert World.draw(1, CLUSTER).physics != World.draw(2, CLUSTER).physics
-    tame = World.draw(1, CLUSTER, harshness=0.0)
+    tame = World.draw(1, CLUSTER, conditions=TAME)
     assert tame.physics == DEFAULT_PHYSICS
     assert tame.hidden == ()
     expected = float(simulate_step(job()).step_time_s[0])
@@ -68,14 +69,14 @@ def test_the_first_steps_are_slower():
 
 
 def test_failures_happen_at_their_rate_and_cost_no_more_than_the_run():
-    world = World.draw(4, CLUSTER, harshness=30.0)
+    world = World.draw(4, CLUSTER, conditions=Conditions(failures=30))
     statuses = [run(world, f"r{i}").status for i in range(200)]
     assert {"node_failure", "preempted"} & set(statuses)
     assert statuses.count("ok") > 100
 
 
 def test_a_hang_finishes_no_step_and_costs_the_watchdog():
-    worlds = [World.draw(seed, CLUSTER, harshness=500.0) for seed in range(8)]
+    worlds = [World.draw(seed, CLUSTER, conditions=Conditions(failures=500)) for seed in range(8)]
     results = [run(world, f"r{i}", steps=4000) for world in worlds for i in range(50)]
     hangs = [result for result in results if result.status == "hang"]
     assert hangs
@@ -84,7 +85,7 @@ def test_a_hang_finishes_no_step_and_costs_the_watchdog():
 
 
 def test_memory_beyond_the_device_ends_in_oom_after_start_up_and_one_step():
-    world = World.draw(1, CLUSTER, harshness=0.0)
+    world = World.draw(1, CLUSTER, conditions=TAME)
     result = run(world, pp=1, ep=1, mbs=8)
     assert result.status == "oom"
     assert "CUDA out of memory" in result.message
@@ -95,7 +96,7 @@ def test_memory_beyond_the_device_ends_in_oom_after_start_up_and_one_step():
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), limit_s=st.floats(1.0, 200.0))
 def test_a_limit_is_never_passed(seed, limit_s):
-    world = World.draw(seed, CLUSTER, harshness=20.0)
+    world = World.draw(seed, CLUSTER, conditions=Conditions(failures=20))
     result = run(world, limit_s=limit_s)
     assert result.elapsed_s <= limit_s
     assert result.startup_s + result.step_times_s.sum() <= result.elapsed_s * (1 + 1e-12)
@@ -113,6 +114,18 @@ def test_some_worlds_hide_a_defect_and_every_trigger_can_be_asked():
     assert not any(trigger(job()) for trigger in TRIGGERS.values())
 
 
-def test_a_negative_harshness_is_refused():
-    with pytest.raises(ValueError, match="negative"):
-        World.draw(0, CLUSTER, harshness=-1.0)
+def test_each_condition_moves_its_own_part_alone():
+    usual = World.draw(4, CLUSTER)
+    for name in ("residuals", "noise", "failures", "defects"):
+        assert World.draw(4, CLUSTER, conditions=Conditions(**{name: 0})).physics == usual.physics
+    quiet = World.draw(4, CLUSTER, conditions=Conditions(noise=0, failures=0))
+    first, second = (np.median(run(quiet, label, steps=20).step_times_s[3:]) for label in "ab")
+    assert first == pytest.approx(second, rel=1e-12)
+    assert all(World.draw(seed, CLUSTER, conditions=Conditions(defects=0)).hidden == () for seed in range(30))
+    assert all(World.draw(seed, CLUSTER, conditions=Conditions(defects=3)).hidden for seed in range(30))
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_condition_that_is_no_factor_is_refused(value):
+    with pytest.raises(ValueError, match="condition noise"):
+        Conditions(noise=value)

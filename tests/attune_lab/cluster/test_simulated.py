@@ -13,7 +13,7 @@ from attune_lab.gate.curves_io import read_curve
 from attune_lab.recipe import Recipe
 from attune_lab.testing import ClusterContract
 from simulator.hardware import parse_cluster
-from simulator.world import TRIGGERS
+from simulator.world import TRIGGERS, Conditions
 
 SPEC = parse_cluster("64xH200-SXM5-141GB")
 SETTINGS = {
@@ -26,10 +26,11 @@ SETTINGS = {
 }  # fmt: skip
 BASE = Recipe("megatron-lm", SETTINGS, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {}, {"mcore": "0.19.0"})
 GATE = CampaignGate(SPEC)
+TAME = Conditions(physics=0, residuals=0, failures=0, defects=0)
 
 
 def cluster(seed=1, **options):
-    return SimulatedCluster(SPEC, seed, **{"harshness": 0.0, **options})
+    return SimulatedCluster(SPEC, seed, **{"conditions": TAME, **options})
 
 
 def references(world, base=BASE):
@@ -77,7 +78,7 @@ def test_out_of_memory_costs_start_up_and_about_a_step():
     pp=st.sampled_from([1, 4]),
 )
 def test_no_run_is_charged_more_than_its_bound(seed, limit_s, mbs, pp):
-    world = cluster(seed, harshness=20.0)
+    world = cluster(seed, conditions=Conditions(failures=20))
     recipe = BASE.with_settings({"mbs": mbs, "pp": pp})
     report = world.run(recipe, 8, label="x", step_limit_s=limit_s)
     bound_s = world.startup_bound_s(recipe) + 8 * limit_s
@@ -144,7 +145,7 @@ def test_a_hidden_defect_is_seen_by_the_curves_alone(trigger):
     assert GATE.configuration(base, candidate).verdict == "pass"
     seen = 0
     for seed in range(400):
-        world = cluster(seed, harshness=1.0)
+        world = cluster(seed, conditions=Conditions())
         if [d.trigger for d in world._world.hidden] != [trigger]:
             continue
         runs = [world.run(r, 20, label=str(i)) for i, r in enumerate((base, base, candidate))]

@@ -1,0 +1,1 @@
+"""What several tuners share; no tuner imports another."""
