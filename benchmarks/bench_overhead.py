@@ -1,8 +1,8 @@
 """What the bench itself costs for each run of a campaign, beside Optuna's own storage in the same process.
 
 *Overhead* is what passes from one answer to the tuner to the next where a run lies between them, less the time inside
-the tuner and inside the cluster: checking the proposal, the gate's look at its settings, budget and store. *Runs per second* are whole campaigns of
-`attune tune`, opened, searched, judged and closed, on one core.
+the tuner and inside the cluster: checking the proposal, the gate's look at its settings, budget and store. *Runs per
+second* are whole campaigns of `attune tune`, opened, searched, judged and closed, on one core.
 
 Example: ``OMP_NUM_THREADS=1 python benchmarks/bench_overhead.py --json``
 """
