@@ -97,7 +97,7 @@ class Desk(ABC):
         self.card = card_of(task)
         self.history = History()
         self.trace: list[Step] = []
-        self.refused: list[tuple[Recipe, Facts]] = []
+        self.refused: list[tuple[Recipe, dict[str, Any]]] = []
         self.iteration = 0
         self.stop_reason = ""
         self._spent = Reply({})
@@ -118,9 +118,6 @@ class Desk(ABC):
     @abstractmethod
     def deliberate(self, attempt: int) -> Sequence[Draft]:
         """What the arrangement wants to run next, best first; `attempt` counts from 0 within an iteration."""
-
-    def heard(self, trial: Trial, report: RunReport) -> None:
-        """A run's outcome, after it was filed; arrangements with a memory of their own override this."""
 
     @property
     def usage(self) -> Mapping[str, float]:
@@ -155,9 +152,10 @@ class Desk(ABC):
             step.gain = before / trial.step_time_s - 1 if trial.step_time_s and before < math.inf else 0.0
         if report.status not in INFRASTRUCTURE_FAULTS and proposal.recipe.digest != self.task.baseline.digest:
             self.iteration += 1
-        self.heard(trial, report)
 
-    def say(self, role: str, parts: Facts, request: str, schema: Facts, facts: Facts | None = None) -> Mapping[str, Any]:
+    def say(
+        self, role: str, parts: Facts, request: str, schema: Facts, facts: Facts | None = None
+    ) -> Mapping[str, Any]:
         """What ``role`` answers; empty where it gave no usable reply.
 
         Args:
@@ -251,7 +249,7 @@ class Desk(ABC):
         recipe = self.card["recipe"]
         runs = [self.run_facts(trial, full=False) for trial in self.history]
         rows = [{**run, "values": {**recipe, **run["changed_from_recipe"]}} for run in runs]
-        return [*rows, *(row for incumbent, row in self.refused if incumbent.digest == self.incumbent.digest)]
+        return rows + [row for incumbent, row in self.refused if incumbent.digest == self.incumbent.digest]
 
     def _deliberated(self) -> list[tuple[Proposal, Step]]:
         """The next proposals; a random legal recipe when the arrangement has nothing usable to say."""
@@ -286,7 +284,9 @@ class Desk(ABC):
             if not self.history.known(recipe):
                 step = Step(changes={}, lever="", stray=True)
                 self.trace.append(step)
-                return [(propose(self.task, recipe, "the agents had nothing usable to say: a random legal recipe"), step)]
+                return [
+                    (propose(self.task, recipe, "the agents had nothing usable to say: a random legal recipe"), step)
+                ]
         self.stop_reason = "nothing new was found in the search space"
         return []
 
@@ -300,7 +300,9 @@ def _measured(trial: Trial, report: RunReport | None) -> dict[str, Any]:
     facts = {
         "tokens_per_s_per_gpu": _rounded(report.tokens_per_s_per_gpu),
         "memory_share": _rounded(peak / capacity) if peak and capacity else None,
-        "shares": {part: _rounded(seconds / total) for part, seconds in report.breakdown_s.items()} if total > 0 else {},
+        "shares": {part: _rounded(seconds / total) for part, seconds in report.breakdown_s.items()}
+        if total > 0
+        else {},
         "message": report.message[:MAX_MESSAGE],
     }
     return {key: value for key, value in facts.items() if value not in (None, "")}

@@ -16,8 +16,8 @@ Values = Mapping[str, Any]
 def expected_bytes(values: Values, card: Facts) -> float:
     """Bytes on the first pipeline stage: weights, gradients and optimizer, activations, and `FIXED_BYTES`.
 
-    Rough: layers are taken as equal, buffers of collectives and fragmentation are left out. Ratios between two
-    layouts of one model are better than the figures themselves.
+    Rough: layers are taken as equal; latent attention, optimizers that keep less than FP32, offloading, buffers of
+    collectives and fragmentation are left out. Ratios between two layouts of one model are better than the figures.
 
     **Source:** 6 + 12/d bytes a parameter with the distributed optimizer over d ranks, Megatron-LM
     @docs/source/api-guide/dist_optimizer.md; activations kept a layer counted as in arXiv 2205.05198, section 4, with
@@ -28,7 +28,7 @@ def expected_bytes(values: Values, card: Facts) -> float:
 
 def _state_bytes(v: Values, card: Facts) -> float:
     m, gpus = card["model"], card["cluster"]["gpus"]
-    tp, pp, cp, ep, etp = (v.get(key) or 1 for key in ("tp", "pp", "cp", "ep", "etp"))
+    tp, pp, ep, etp = (v.get(key) or 1 for key in ("tp", "pp", "ep", "etp"))
     gated = 3 if m.get("swiglu") else 2
     layers = m["num_layers"] / pp
     head = m.get("kv_channels") or m["hidden"] / m["heads"]

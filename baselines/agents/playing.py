@@ -30,8 +30,8 @@ def candidates(card: Facts, incumbent: Facts, ranked: Sequence[Facts], known: Se
         card: the task card.
         incumbent: ``values`` and the names of ``inert`` parameters.
         ranked: levers as `thumb.levers` gives them.
-        known: runs and refusals. A run has its ``values``, and what was ``asked`` with the ``lever`` and its ``gain``; a
-            refusal the ``changes`` against this incumbent; ``forbidden`` are pairs of parameter and value.
+        known: runs and refusals. A run has its ``values``, and what was ``asked`` with the ``lever`` and the ``gain``;
+            a refusal the ``changes`` against this incumbent; ``forbidden`` are pairs of parameter and value.
     """
     values = incumbent["values"]
     tried = [row["values"] for row in known if "values" in row]
@@ -94,4 +94,4 @@ def _levels_above(values: Facts, card: Facts) -> list[str]:
     """Levels of recomputation beyond the one in ``values``, the narrowest first."""
     choices = card["parameters"].get("recompute", {}).get("choices", [])
     level = values.get("recompute")
-    return choices[choices.index(level) + 1 :] if level in choices else choices[-1:]
+    return list(choices[choices.index(level) + 1 :] if level in choices else choices[-1:])

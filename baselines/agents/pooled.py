@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attune_lab.contracts import INFRASTRUCTURE_FAULTS, RunReport, TuningTask
+from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask
 from baselines.agents.desk import Checked, Desk, Draft
 from baselines.agents.pool import Message, Pool, Role
-from baselines.common.history import Trial
 
 EXECUTOR = "executor"
 """The sender of what code publishes: the incumbent, results and failures."""
@@ -64,10 +63,12 @@ class PooledDesk(Desk):
         parts = {"turn": turn, "messages": self.pool.read(role)}
         return self.publish(role, self.say(role.name, parts, role.request, role.schema))
 
-    def heard(self, trial: Trial, report: RunReport) -> None:
-        """Publish the outcome of a run, and the incumbent where it is a new one."""
+    def tell(self, proposal: Proposal, report: RunReport) -> None:
+        """File the outcome of a run and publish it, with the incumbent where it is a new one."""
+        super().tell(proposal, report)
         if report.status in INFRASTRUCTURE_FAULTS:
             return
+        trial = self.history.trial(proposal.recipe)
         if self.incumbent.digest != self._best:
             self._best = self.incumbent.digest
             self.pool.publish(EXECUTOR, "incumbent", self.iteration, self.incumbent_facts())

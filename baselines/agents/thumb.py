@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ class Rule:
 RULES = (
     Rule("exposed_tp", (("tp", "down"),), 0.5, "a smaller tensor-parallel group exchanges less"),
     Rule("exposed_tp", (("tp_comm_overlap", "on"),), 0.4, "tensor-parallel exchange can hide behind GEMMs"),
-    Rule("exposed_tp", (("tp", "down"), ("pp", "up")), 0.4, "pipeline stages instead of tensor parallelism keep memory"),
+    Rule("exposed_tp", (("tp", "down"), ("pp", "up")), 0.4, "stages instead of tensor parallelism keep memory"),
     Rule("exposed_ep", (("ep_overlap", "on"),), 0.6, "token exchange can hide behind another micro-batch"),
     Rule("exposed_ep", (("dispatcher", "=flex:deepep"),), 0.35, "DeepEP exchanges tokens with fewer copies"),
     Rule("exposed_ep", (("dispatcher", "=flex:hybridep"),), 0.35, "HybridEP exchanges tokens with fewer copies"),
@@ -116,7 +116,7 @@ def _targets(key: str, step: str, values: Values, card: Facts) -> list[Any]:
     if value not in choices:
         return []
     place = choices.index(value)
-    return choices[place + 1 :] if step == "up" else choices[:place][::-1]
+    return list(choices[place + 1 :] if step == "up" else choices[:place][::-1])
 
 
 def divides(values: Values, card: Facts) -> bool:
@@ -155,10 +155,9 @@ def completed(changes: Changes, values: Values, card: Facts) -> Changes:
             done["vpp"] = 2
         done |= {"shared_expert_overlap": False} if values.get("shared_expert_overlap") else {}
         done |= _narrow_recompute(now("recompute"), card)
-    elif values.get("ep_overlap") and _is_broad(done.get("recompute")):
-        done["ep_overlap"] = False
-    elif values.get("ep_overlap") and now("pp") > 1 and now("vpp") == 1 and "ep_overlap" not in changes:
-        done["ep_overlap"] = False
+    elif values.get("ep_overlap") and "ep_overlap" not in changes:
+        excluded = _is_broad(done.get("recompute")) or (now("pp") > 1 and now("vpp") == 1)
+        done |= {"ep_overlap": False} if excluded else {}
     return {key: value for key, value in done.items() if key in changes or value != values.get(key)}
 
 
@@ -191,7 +190,7 @@ def neighbours(values: Values, card: Facts, inert: list[str]) -> Iterator[dict[s
             yield {"moves": [[key, step]], "saves": 0.0, "why": "nothing better is known: try its neighbour"}
 
 
-def pairs(found: list[dict[str, Any]], best: int) -> Iterator[dict[str, Any]]:
+def pairs(found: Sequence[Facts], best: int) -> Iterator[dict[str, Any]]:
     """Two of the ``best`` single levers at once, where they move different parameters."""
     single = [lever for lever in found if len(lever["moves"]) == 1][:best]
     for first, second in itertools.combinations(single, 2):

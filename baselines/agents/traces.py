@@ -47,7 +47,7 @@ def labels(trace: Sequence[Step]) -> dict[str, int]:
     """How often each mode occurred in a campaign.
 
     ``step_repetition``: a recipe put forward again. ``loss_of_history``: one known to run out of memory.
-    ``reasoning_action_mismatch``: the lever named is not among the changes. ``ignored_input``: put forward against
+    ``reasoning_action_mismatch``: the lever named is not among the changes. ``ignored_input``: run against
     the checker's veto. ``unaware_of_termination``: runs after `PATIENCE` runs without a gain.
     ``fields_outside_space`` and ``illegal`` count the agents' errors, ``strays`` what was run in their place.
     """
@@ -56,7 +56,7 @@ def labels(trace: Sequence[Step]) -> dict[str, int]:
         "step_repetition": sum(bool(step.repeats) for step in agents),
         "loss_of_history": sum(step.repeats == "oom" for step in agents),
         "reasoning_action_mismatch": sum(bool(step.changes) and step.lever not in step.changes for step in agents),
-        "ignored_input": sum(step.vetoed for step in agents),
+        "ignored_input": sum(step.vetoed and step.ran for step in agents),
         "unaware_of_termination": _after_convergence(trace),
         "fields_outside_space": sum(step.dropped for step in agents),
         "illegal": sum(step.illegal for step in agents),

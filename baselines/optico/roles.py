@@ -60,7 +60,9 @@ def _strategist(card: Facts) -> Role:
         ),
         awaits=frozenset({"diagnosis", "failure_analysis", "objection", "done"}),
         needs=frozenset({"incumbent"}),
-        reads={"incumbent": 1, "diagnosis": 1, "failure_analysis": 1, "objection": 3, "result": 2, "failure": 2, "done": 1},
+        reads={
+            "incumbent": 1, "diagnosis": 1, "failure_analysis": 1, "objection": 3, "result": 2, "failure": 2, "done": 1,
+        },
         request="Propose the next configuration: changes against the incumbent, one or two levers.",
         schema=proposal_schema(card),
     )  # fmt: skip
@@ -75,7 +77,7 @@ def _checker(card: Facts) -> Role:
         ),
         awaits=frozenset({"proposal"}),
         reads={"incumbent": 1, "proposal": 1},
-        request="Judge the newest proposal. `accept` it, or ask to `revise` it, with the violations and an edit that mends them.",
+        request="Judge the newest proposal: `accept`, or `revise` with the violations and an edit that mends them.",
         schema=_object(
             verdict={"type": "string", "enum": ["accept", "revise"]},
             violations={"type": "array", "items": TEXT, "maxItems": 20},

@@ -87,7 +87,8 @@ def _mended(facts: Facts, incumbent: Facts, known: Sequence[Facts]) -> dict[str,
 
 def _unseen(facts: Facts) -> int:
     """How many drafts of this campaign are out of sight: so many candidates are passed over."""
-    turn, kinds = facts["turn"], [message["kind"] for message in facts["messages"]]
+    turn: Mapping[str, int] = facts["turn"]
+    kinds = [message["kind"] for message in facts["messages"]]
     runs = kinds.count("result") + kinds.count("failure")
     return max(turn["runs"] - max(runs, 1), 0) + max(turn["attempt"] - kinds.count("objection") - runs, 0)
 
