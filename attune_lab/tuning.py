@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
-from attune_lab.campaign.rules import AnswerRules
+from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import EnvironmentFault, Tuner, TuningTask, UserError
 from attune_lab.workbench import Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
@@ -51,7 +51,7 @@ class TuneRequest:
     out: Path | None = None
     carry_over: bool | None = None
     approvals: tuple[str, ...] = ()
-    rules: AnswerRules = AnswerRules()
+    rules: AnswerRules = USUAL
     conditions: tuple[tuple[str, float], ...] = ()
     gate: bool = True
     logs: bool = True

@@ -40,3 +40,6 @@ class AnswerRules:
     def to_json(self) -> dict[str, Any]:
         """The rules that differ from the usual ones."""
         return {name: value for name, value in vars(self).items() if value != getattr(AnswerRules, name)}
+
+
+USUAL = AnswerRules()

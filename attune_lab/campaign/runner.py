@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attune_lab.campaign.store import RunRow, Store
     from attune_lab.recipe import Recipe
 
+
 class Observer:
     """Watches a campaign; subclass it and override what you show. Every method does nothing by default.
 

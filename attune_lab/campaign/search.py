@@ -103,9 +103,7 @@ def end_search(store: Store, reason: str) -> None:
 
 
 class _Loop:
-    def __init__(
-        self, baseline: Baseline, space: SearchSpace, gate: Gate, runner: Runner, rules: AnswerRules
-    ) -> None:
+    def __init__(self, baseline: Baseline, space: SearchSpace, gate: Gate, runner: Runner, rules: AnswerRules) -> None:
         self.baseline, self.space, self.gate, self.runner, self.rules = baseline, space, gate, runner, rules
         self.trials: list[Trial] = []
         self._known = {baseline.recipe.digest: baseline.runs[0]}

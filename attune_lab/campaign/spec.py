@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.campaign.rules import AnswerRules
+from attune_lab.campaign.rules import USUAL, AnswerRules
 
 if TYPE_CHECKING:
     from attune_lab.campaign.budget import BudgetRequest
@@ -43,7 +43,7 @@ class CampaignSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     approvals: Sequence[str] = ()
     carried_over: Sequence[Mapping[str, Any]] = ()
-    rules: AnswerRules = AnswerRules()
+    rules: AnswerRules = USUAL
     world: Mapping[str, Any] = field(default_factory=dict)
     gate: bool = True
 
