@@ -14,7 +14,7 @@ from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campai
 from attune_lab.campaign.budget import Budget, TunerBudget
 from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import EnvironmentFault, Tuner, TuningTask, UserError
-from attune_lab.workbench import Workbench, open_workbench, tuner_factory
+from attune_lab.workbench import TunerFactory, Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
 
 if TYPE_CHECKING:
@@ -57,8 +57,15 @@ class TuneRequest:
     logs: bool = True
 
 
-def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[str, Any]:
+def tune_recipe(
+    request: TuneRequest, observer: Observer | None = None, factory: TunerFactory | None = None
+) -> dict[str, Any]:
     """The result of the campaign as the JSON object of `attune tune`; begun, resumed or read back.
+
+    Args:
+        request: what is asked for.
+        observer: told what happens, for display.
+        factory: of the tuner; None for the one registered under the request's name.
 
     Raises:
         UserError: anything in the request that cannot be used.
@@ -70,7 +77,7 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     from simulator.world import Conditions
 
     budget = parse_budget(request.budget)
-    factory = tuner_factory(request.tuner)
+    factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     space = SearchSpace(bench.baseline, bench.cluster, approvals=request.approvals)
     spec = _spec(request, budget, bench)
@@ -99,6 +106,21 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     data = {**result.to_json(), "out": str(out), "warnings": list(bench.warnings), "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
     return data
+
+
+def end_search_of(request: TuneRequest, reason: str) -> None:
+    """End the search of a campaign whose tuner is no more; the next `tune_recipe` goes on with its finals.
+
+    Raises:
+        UserError, EnvironmentFault: see `tune_recipe`.
+    """
+    from attune_lab.campaign.search import end_search
+    from attune_lab.campaign.store import open_store
+
+    bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
+    spec = _spec(request, parse_budget(request.budget), bench)
+    with open_store(request.out or default_folder(request), spec) as store:
+        end_search(store, reason)
 
 
 def default_folder(request: TuneRequest) -> Path:

@@ -121,6 +121,7 @@ class _Campaign:
             losses=losses,
             stop_reason=ended.stop_reason,
             usage=ended.usage,
+            tuner_failed=ended.failed,
             shipped_path=str(ship(shipped)) if ship else None,
         )
 

@@ -56,6 +56,7 @@ class CampaignResult(BaseModel):
     usd_spent: float | None
     payback_hours: float | None
     stop_reason: str
+    tuner_failed: bool = False
     llm: dict[str, float] = {}
     gate: dict[str, Any]
     lost: tuple[dict[str, Any], ...]
@@ -81,6 +82,7 @@ def build_result(
     losses: Sequence[Loss],
     stop_reason: str,
     usage: Mapping[str, float],
+    tuner_failed: bool,
     shipped_path: str | None,
 ) -> CampaignResult:
     """The result of a campaign from its parts; the bill and the list of runs are the runner's."""
@@ -121,6 +123,7 @@ def build_result(
         usd_spent=spent * price if math.isfinite(price) else None,
         payback_hours=payback_hours(spent, cluster.n_gpus, gain),
         stop_reason=stop_reason,
+        tuner_failed=tuner_failed,
         llm=dict(usage),
         gate=_gate(winner),
         lost=tuple(_lost(loss) for loss in losses),

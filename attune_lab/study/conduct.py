@@ -33,7 +33,7 @@ def conduct(job: CampaignJob) -> None:
         record = read_campaign(job.folder)
         truth = truth_of(job) if job.spec.oracle else None
         status = _status(job, result)
-        row, runs = campaign_row(job, status, result, record, timing, truth), run_rows(job, record)
+        row, runs = campaign_row(result, record, timing, truth), run_rows(result)
     except UserError as error:
         job.write("refused", str(error))
     except (EnvironmentFault, OSError) as error:
