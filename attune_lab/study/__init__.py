@@ -1,1 +1,1 @@
-"""Studies: many campaigns from one YAML file, on this machine or a cluster, with one table of campaigns and one of runs."""
+"""Studies: many campaigns under equal conditions, and what they say of the tuners."""
