@@ -18,6 +18,7 @@ from attune_lab.workbench import TunerFactory, Workbench, open_workbench, tuner_
 from attune_lab.writing import write_file
 
 if TYPE_CHECKING:
+    from attune_lab.cluster.simulated import SimulatedCluster
     from attune_lab.recipe import Recipe
     from attune_lab.space import SearchSpace
 
@@ -71,10 +72,8 @@ def tune_recipe(
         UserError: anything in the request that cannot be used.
         EnvironmentFault: disk, database or another process in the way.
     """
-    from attune_lab.cluster.simulated import SimulatedCluster, world_seed
     from attune_lab.gate import CampaignGate, OpenGate
     from attune_lab.space import SearchSpace
-    from simulator.world import Conditions
 
     budget = parse_budget(request.budget)
     factory = factory or tuner_factory(request.tuner)
@@ -87,12 +86,7 @@ def tune_recipe(
     result = run_campaign(
         spec,
         out,
-        cluster=SimulatedCluster(
-            bench.cluster,
-            world_seed(request.seed),
-            conditions=Conditions(**dict(request.conditions)),
-            log_dir=out / "logs" if request.logs else None,
-        ),
+        cluster=_cluster(request, bench, out / "logs" if request.logs else None),
         tuner_factory=factory,
         space=space,
         cost_model=bench.cost_model,
@@ -106,6 +100,18 @@ def tune_recipe(
     data = {**result.to_json(), "out": str(out), "warnings": list(bench.warnings), "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
     return data
+
+
+def refuse_hopeless(request: TuneRequest) -> None:
+    """Raise what `tune_recipe` would raise of the recipe, the cluster or the budget, before it runs anything.
+
+    Raises:
+        UserError: the recipe cannot start there, or the budget does not cover what every campaign needs.
+    """
+    from attune_lab.campaign.baseline import opening_budget
+
+    bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
+    opening_budget(parse_budget(request.budget), bench.baseline, bench.cost_model, _cluster(request, bench, None))
 
 
 def end_search_of(request: TuneRequest, reason: str) -> None:
@@ -133,6 +139,15 @@ def default_folder(request: TuneRequest) -> Path:
         f"seed{request.seed}",
     )
     return Path("campaigns") / "-".join(re.sub(r"[^A-Za-z0-9._@-]+", "_", word) for word in words)
+
+
+def _cluster(request: TuneRequest, bench: Workbench, log_dir: Path | None) -> SimulatedCluster:
+    """The world the request's seed stands for."""
+    from attune_lab.cluster.simulated import SimulatedCluster, world_seed
+    from simulator.world import Conditions
+
+    conditions = Conditions(**dict(request.conditions))
+    return SimulatedCluster(bench.cluster, world_seed(request.seed), conditions=conditions, log_dir=log_dir)
 
 
 def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:

@@ -127,7 +127,7 @@ class _Campaign:
 
     def _baseline(self) -> tuple[Baseline, Reservation | None]:
         spec, runner = self.spec, self.runner
-        total, step_s = opening_budget(spec.budget, spec.baseline, self.cost_model, runner)
+        total, step_s = opening_budget(spec.budget, spec.baseline, self.cost_model, runner.cluster)
         runner.budget.set_total(total)
         return measure_baseline(
             spec.budget, spec.baseline, step_s=step_s, space=self.space, cost_model=self.cost_model, runner=runner

@@ -142,10 +142,20 @@ class CampaignJob:
         return None
 
     def write(
-        self, status: Status, message: str, row: Mapping[str, Any] | None = None, runs: list[dict[str, Any]] | None = None
+        self,
+        status: Status,
+        message: str,
+        row: Mapping[str, Any] | None = None,
+        runs: list[dict[str, Any]] | None = None,
     ) -> None:
         """Leave the record."""
-        content = {"identity": self.identity, "status": status, "message": message, "row": row or {}, "runs": runs or []}
+        content = {
+            "identity": self.identity,
+            "status": status,
+            "message": message,
+            "row": row or {},
+            "runs": runs or [],
+        }
         write_file(self.record, json.dumps(content).encode())
 
 
@@ -228,5 +238,7 @@ def read_record(job: CampaignJob | OracleJob) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise EnvironmentFault(f"{job.record} cannot be read ({error}); remove it, and its campaign is read again") from error
+        raise EnvironmentFault(
+            f"{job.record} cannot be read ({error}); remove it, and its campaign is read again"
+        ) from error
     return dict(record)

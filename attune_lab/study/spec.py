@@ -55,8 +55,10 @@ def _known_budget(text: object) -> str:
     return budget.text
 
 
-def _known_tuner(name: str) -> str:
+def _known_tuner(name: str, info: ValidationInfo) -> str:
     """The name, when it and the wrappers after it are registered; nothing of them is loaded here."""
+    if (info.context or {}).get("stored"):  # to read a study, its tuners need not be installed any more
+        return name
     from attune_lab.workbench import tuner_entry_points, wrapper_entry_points
 
     tuner, *wrappers = name.split("+")
@@ -200,7 +202,7 @@ class StudySpec(_Part):
     carry_over: bool | None = None
     time_limit_s: float = Field(1800.0, gt=0, allow_inf_nan=False)
     memory_limit_gib: float = Field(8.0, ge=1, allow_inf_nan=False)
-    oracle: bool = True
+    oracle: bool = False
     logs: bool = False
 
     @field_validator("recipes", "clusters", "tuners")
@@ -259,6 +261,15 @@ def parse_study(text: str, *, where: str = "study", folder: Path = Path()) -> St
         return StudySpec.model_validate(written, context={"folder": folder})
     except ValidationError as error:
         raise UserError(f"{where}: {'; '.join(_clauses(error))}") from error
+
+
+def stored_study(text: bytes) -> StudySpec:
+    """The study behind a folder, from the JSON that `attune_lab.study.run.run_study` keeps there.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    return StudySpec.model_validate_json(text, context={"stored": True})
 
 
 def _position(error: Exception) -> str:

@@ -19,9 +19,18 @@ from attune_lab.study.jobs import Death, Job
 
 _ONE_THREAD = {
     name: "1"
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+    for name in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    )
 }
 """Workers share the cores; two of them with a thread a core each would be slower than one."""
+
+
+_LAST_WORDS_S = 10
 
 
 def run_job(job: Job) -> None:
@@ -75,10 +84,14 @@ class _Child:
         answer = self._answer(job.spec.time_limit_s)
         if answer == DONE:
             return None
-        code = self.kill()
         if answer is None:
-            return Death("hung", f"the campaign was not over after {job.spec.time_limit_s:g} s, and its tuner was ended")
-        return Death("died", f"the tuner's process died ({_cause(code)})")
+            self.kill()
+            return Death(
+                "hung", f"the campaign was not over after {job.spec.time_limit_s:g} s, and its tuner was ended"
+            )
+        with suppress(subprocess.TimeoutExpired):  # it closed its end; how it ends is known a moment later
+            self._process.wait(_LAST_WORDS_S)
+        return Death("died", f"the tuner's process died ({_cause(self.kill())})")
 
     def _answer(self, limit_s: float) -> bytes | None:
         """What the child says, empty when it died, None when it says nothing in time."""
@@ -97,9 +110,8 @@ class _Child:
 
     def kill(self) -> int:
         """Kill the process with all that it started, and return how it ended."""
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
 
     def close(self) -> None:
