@@ -119,9 +119,7 @@ class _Campaign:
             baseline=baseline,
             winner=winner,
             losses=losses,
-            stop_reason=ended.stop_reason,
-            usage=ended.usage,
-            tuner_failed=ended.failed,
+            search=ended,
             shipped_path=str(ship(shipped)) if ship else None,
         )
 

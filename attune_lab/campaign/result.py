@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +16,7 @@ from attune_lab.recipe import Recipe
 if TYPE_CHECKING:
     from attune_lab.campaign.baseline import Baseline
     from attune_lab.campaign.finals import Loss, Winner
+    from attune_lab.campaign.search import Search
     from attune_lab.campaign.spec import CampaignSpec
     from attune_lab.campaign.store import RunRow
 
@@ -80,9 +81,7 @@ def build_result(
     baseline: Baseline,
     winner: Winner | None,
     losses: Sequence[Loss],
-    stop_reason: str,
-    usage: Mapping[str, float],
-    tuner_failed: bool,
+    search: Search,
     shipped_path: str | None,
 ) -> CampaignResult:
     """The result of a campaign from its parts; the bill and the list of runs are the runner's."""
@@ -122,9 +121,9 @@ def build_result(
         gpu_hours_spent=spent,
         usd_spent=spent * price if math.isfinite(price) else None,
         payback_hours=payback_hours(spent, cluster.n_gpus, gain),
-        stop_reason=stop_reason,
-        tuner_failed=tuner_failed,
-        llm=dict(usage),
+        stop_reason=search.stop_reason,
+        tuner_failed=search.failed,
+        llm=dict(search.usage),
         gate=_gate(winner),
         lost=tuple(_lost(loss) for loss in losses),
         runs=tuple(run_json(row) for row in runner.store.runs()),

@@ -59,11 +59,13 @@ def compare(
     emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
 
 
-def _summary(campaigns: pd.DataFrame) -> list[dict[str, Any]]:
+def _summary(campaigns: pd.DataFrame) -> list[dict[Any, Any]]:
     """A row per tuner, best mean gain first; empty when no world was finished by every tuner."""
     from attune_lab.study.figures import by_world, summary
 
-    return [] if by_world(campaigns, "gain_pct").dropna().empty else summary(campaigns).to_dict("records")
+    if by_world(campaigns, "gain_pct").dropna().empty:
+        return []
+    return summary(campaigns).to_dict("records")
 
 
 def _render(screen: Console, data: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DONE = b"done\n"
 _GRACE_S = 60
-"""The parent ends a job at its time limit; a child left alone by it, and too busy to notice, ends itself so much later."""
+"""A parent ends a job at its time limit; a child that is left alone, and too busy to notice, ends itself later."""
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def conduct(job: CampaignJob) -> None:
 
 def look_up_optimum(job: OracleJob) -> None:
     """Find the optimum of a job's world and leave its record, whatever happens."""
-    from attune_lab.study.truth import optimum_row
+    from attune_lab.study.truth import optimum_row  # type: ignore[import-not-found]
 
     try:
         row = optimum_row(job)

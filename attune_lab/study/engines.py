@@ -12,6 +12,7 @@ from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.study.worker import end_children, run_job
 
 Engine: TypeAlias = Literal["local", "ray", "dask"]
+_REACH_S = 20
 _NEEDS = {"local": "joblib", "ray": "ray", "dask": "distributed"}
 _EXTRAS = {"local": "study", "ray": "ray", "dask": "dask"}
 
@@ -51,7 +52,7 @@ def run_all(jobs: Sequence[Any], *, engine: Engine, workers: int, address: str |
 
 
 @contextmanager
-def _local(workers: int, address: str | None) -> Iterator[None]:
+def _local(_workers: int, _address: str | None) -> Iterator[None]:
     """A thread a worker; the work is done by the child process of each."""
     from joblib import parallel_config
 
@@ -92,7 +93,7 @@ def _dask(workers: int, address: str | None) -> Iterator[None]:
 
     with _reached("Dask", address):
         cluster = None if address else LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
-        client = Client(address or cluster, timeout=20)
+        client = Client(address or cluster, timeout=_REACH_S)
     try:
         with parallel_config(backend="dask"):
             yield

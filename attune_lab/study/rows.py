@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attune_lab.campaign.baseline import Baseline, steady
-from attune_lab.campaign.budget import to_gpu_hours
 from attune_lab.campaign.finals import REFUSED, measured
 from attune_lab.campaign.noise import noise_band
 from attune_lab.campaign.search import Trial

@@ -68,7 +68,7 @@ def run_study(
         unknown = [job for job in optima if _is_left(job)]
         write_file(out / STUDY_FILE, json.dumps(spec.model_dump(mode="json"), indent=1).encode())
         observer.begun(len(campaigns), len(campaigns) - len(left), len(unknown))
-        jobs = [*left, *unknown]
+        jobs: list[CampaignJob | OracleJob] = [*left, *unknown]
         if jobs:
             _refuse_hopeless(left)
             for job in jobs:  # what is tried again has a record

@@ -32,7 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@=,()-]{0,79}")
 def _named(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
-            f"{_shown(text)} is no name: take up to 80 letters, digits, spaces and . _ + @ = , ( ) - and begin with a letter or digit"
+            f"{_shown(text)} is no name: begin with a letter or digit, "
+            "and take up to 80 of them, spaces and . _ + @ = , ( ) -"
         )
     return text
 
@@ -97,8 +98,8 @@ class RulesOfStudy(_Part):
 
     repeats: Literal["stored", "run"] = "stored"
     invalid: Literal["free", "charged"] = "free"
-    free_answers: int = Field(20, ge=1)
-    retries: int = Field(2, ge=0)
+    free_answers: int = Field(default=20, ge=1)
+    retries: int = Field(default=2, ge=0)
 
 
 class WorldsOfStudy(_Part):
@@ -107,7 +108,7 @@ class WorldsOfStudy(_Part):
     Every tuner meets the same worlds, so tuners can be compared in pairs.
     """
 
-    first: int = Field(0, ge=0, lt=2**53)
+    first: int = Field(default=0, ge=0, lt=2**53)
     count: int = Field(ge=1, le=100_000)
 
     @property
@@ -200,8 +201,8 @@ class StudySpec(_Part):
     gate: bool = True
     approvals: tuple[str, ...] = ()
     carry_over: bool | None = None
-    time_limit_s: float = Field(1800.0, gt=0, allow_inf_nan=False)
-    memory_limit_gib: float = Field(8.0, ge=1, allow_inf_nan=False)
+    time_limit_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
+    memory_limit_gib: float = Field(default=8.0, ge=1, allow_inf_nan=False)
     oracle: bool = False
     logs: bool = False
 
