@@ -227,6 +227,9 @@ class Tuner(Protocol):
 
     A tuner may have an attribute ``stop_reason: str``: one sentence, read once ``ask`` has returned None, that says
     why there is nothing to propose. The campaign's result then says ``the tuner stopped: <stop_reason>``.
+
+    One that asks language models has ``usage: Mapping[str, float]`` with ``input_tokens``, ``output_tokens`` and
+    ``usd``, read when the search has ended and reported beside the GPU-hours.
     """
 
     def ask(self) -> Proposal | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
+from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import EnvironmentFault, Tuner, TuningTask, UserError
 from attune_lab.workbench import Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
@@ -35,6 +36,10 @@ class TuneRequest:
         out: campaign folder; None derives one from the rest, so that the same command finds it again.
         carry_over: see `attune_lab.workbench.open_workbench`.
         approvals: numerics changes the user accepts.
+        rules: how repeated, invalid and broken runs are answered.
+        conditions: what is unusual about the simulated world, by name (`simulator.world.Conditions`).
+        gate: False ships the fastest recipe unjudged, for studies of what the gate is worth.
+        logs: whether runs leave a log file.
     """
 
     recipe: str
@@ -46,6 +51,10 @@ class TuneRequest:
     out: Path | None = None
     carry_over: bool | None = None
     approvals: tuple[str, ...] = ()
+    rules: AnswerRules = USUAL
+    conditions: tuple[tuple[str, float], ...] = ()
+    gate: bool = True
+    logs: bool = True
 
 
 def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[str, Any]:
@@ -56,8 +65,9 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
         EnvironmentFault: disk, database or another process in the way.
     """
     from attune_lab.cluster.simulated import SimulatedCluster, world_seed
-    from attune_lab.gate import CampaignGate
+    from attune_lab.gate import CampaignGate, OpenGate
     from attune_lab.space import SearchSpace
+    from simulator.world import Conditions
 
     budget = parse_budget(request.budget)
     factory = tuner_factory(request.tuner)
@@ -66,14 +76,20 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     spec = _spec(request, budget, bench)
     _try_tuner(factory, _trial_task(spec, bench, space))
     out = request.out or default_folder(request)
+    gate = CampaignGate if request.gate else OpenGate
     result = run_campaign(
         spec,
         out,
-        cluster=SimulatedCluster(bench.cluster, world_seed(request.seed), log_dir=out / "logs"),
+        cluster=SimulatedCluster(
+            bench.cluster,
+            world_seed(request.seed),
+            conditions=Conditions(**dict(request.conditions)),
+            log_dir=out / "logs" if request.logs else None,
+        ),
         tuner_factory=factory,
         space=space,
         cost_model=bench.cost_model,
-        gate=CampaignGate(bench.cluster, approvals=request.approvals),
+        gate=gate(bench.cluster, approvals=request.approvals),
         observer=observer,
         ship=lambda recipe: _ship(bench, recipe, out),
     )
@@ -108,6 +124,9 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         options=dict(request.options),
         approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
+        rules=request.rules,
+        world=dict(request.conditions),
+        gate=request.gate,
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attune_lab.contracts import Tuner, TuningTask, UserError
 
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from simulator.hardware import ClusterSpec
     from simulator.posterior import Posterior
 
-TUNER_GROUP = "attune.tuners"
-"""Entry-point group; a third party adds a tuner by publishing a package that names one here."""
+TUNER_GROUP, WRAPPER_GROUP = "attune.tuners", "attune.wrappers"
+"""Entry-point groups; a third party adds a tuner, or a wrapper of tuners, by publishing a package that names one here.
+A wrapper takes a tuner's factory and returns one; ``random+repair`` is the tuner ``random`` in the wrapper ``repair``.
+"""
+
+TunerFactory = Callable[[TuningTask], Tuner]
 
 
 @dataclass(frozen=True)
@@ -99,21 +103,32 @@ def tuner_entry_points() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=TUNER_GROUP)}
 
 
-def tuner_factory(name: str) -> Callable[[TuningTask], Tuner]:
-    """The factory of the tuner called ``name``.
+def wrapper_entry_points() -> dict[str, EntryPoint]:
+    """Wrappers of tuners registered by installed packages, by name."""
+    return {entry.name: entry for entry in entry_points(group=WRAPPER_GROUP)}
+
+
+def tuner_factory(name: str) -> TunerFactory:
+    """The factory of the tuner called ``name``, in the wrappers named after it: ``random+repair``.
 
     Raises:
-        UserError: no such tuner, or its package does not import.
+        UserError: no such tuner or wrapper, or its package does not import.
     """
-    known = tuner_entry_points()
+    tuner, *wrappers = name.split("+")
+    factory: TunerFactory = _loaded(tuner, tuner_entry_points(), "tuner", name)
+    for wrapper in wrappers:
+        factory = _loaded(wrapper, wrapper_entry_points(), "wrapper", name)(factory)
+    return factory
+
+
+def _loaded(name: str, known: Mapping[str, EntryPoint], kind: str, asked: str) -> Any:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"--tuner {name}: no such tuner; {hint}installed: {', '.join(sorted(known)) or 'none'}")
+        raise UserError(f"--tuner {asked}: no such {kind}; {hint}installed: {', '.join(sorted(known)) or 'none'}")
     try:
-        factory: Callable[[TuningTask], Tuner] = known[name].load()
+        return known[name].load()
     except Exception as error:  # a stranger's package may raise anything
         raise UserError(
-            f"--tuner {name}: its package does not import ({type(error).__name__}: {error}); reinstall it"
+            f"--tuner {asked}: its package does not import ({type(error).__name__}: {error}); reinstall it"
         ) from error
-    return factory

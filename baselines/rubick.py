@@ -30,7 +30,7 @@ from attune_lab.contracts import Proposal, RunReport, TuningTask
 from baselines.common.knowledge import Knowledge
 from baselines.common.offsets import TIME_LEVELS, Floats, Offsets
 from baselines.common.options import read_options
-from baselines.common.pricing import OVERFULL, ROOM, Priced, explore, ranked
+from baselines.common.pricelist import OVERFULL, ROOM, Priced, explore, ranked
 from baselines.common.proposals import propose
 
 PARTS: Mapping[str, tuple[str, ...]] = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attune_lab.gate.curve import Floats
-from experiments.faults.report import wilson
+from attune_lab.report.tables import wilson
 
 DRAWS = 1000
 OUTCOMES = ("pass", "reject", "inconclusive")

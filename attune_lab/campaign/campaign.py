@@ -33,7 +33,7 @@ from attune_lab.campaign.budget import Budget, Reservation, TunerBudget, to_gpu_
 from attune_lab.campaign.finals import finals
 from attune_lab.campaign.result import CampaignResult, build_result
 from attune_lab.campaign.runner import Observer, Runner
-from attune_lab.campaign.search import Trial, search
+from attune_lab.campaign.search import Search, search
 from attune_lab.campaign.spec import CampaignSpec
 from attune_lab.contracts import Cluster, CostModel, Gate, Tuner, TuningTask
 
@@ -76,7 +76,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
     with open_store(out, spec, url=url) as store:
         text = store.read().result
         if text is None:
-            runner = Runner(cluster, store, Budget(0), observer)
+            runner = Runner(cluster, store, Budget(0), observer, spec.rules.retries)
             text = _Campaign(spec, runner, space, cost_model, gate).go(tuner_factory, ship).model_dump_json()
             store.finish_campaign(text)
     with understood(f"the result stored in {out}"):
@@ -96,17 +96,22 @@ class _Campaign:
         runner, spec = self.runner, self.spec
         runner.observer.phase("baseline")
         baseline, held = self._baseline()
-        trials: list[Trial] = []
         if held is None:
-            stop_reason = "not enough budget was left after the first baseline run for a final run"
+            ended = Search([], "not enough budget was left after the first baseline run for a final run", {})
         else:
             runner.observer.phase("search")
-            trials, stop_reason = search(
-                self._task(baseline), factory, baseline=baseline, space=self.space, gate=self.gate, runner=runner
+            ended = search(
+                self._task(baseline),
+                factory,
+                baseline=baseline,
+                space=self.space,
+                gate=self.gate,
+                runner=runner,
+                rules=spec.rules,
             )
             runner.budget.release(held)
         runner.observer.phase("finalists")
-        winner, losses = finals(trials, baseline=baseline, gate=self.gate, runner=runner)
+        winner, losses = finals(ended.trials, baseline=baseline, gate=self.gate, runner=runner)
         shipped = winner.trial.proposal.recipe if winner else baseline.recipe
         return build_result(
             spec,
@@ -114,7 +119,8 @@ class _Campaign:
             baseline=baseline,
             winner=winner,
             losses=losses,
-            stop_reason=stop_reason,
+            stop_reason=ended.stop_reason,
+            usage=ended.usage,
             shipped_path=str(ship(shipped)) if ship else None,
         )
 

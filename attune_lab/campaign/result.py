@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -25,7 +25,7 @@ class CampaignResult(BaseModel):
 
     ``shipped`` holds registry settings and, as ``env.NAME``, environment variables; `shipped_recipe` is the whole
     recipe. A tuner is credited with the re-measured throughput of its finalist. ``lost`` says of every trial that
-    was not shipped what it was lost to.
+    was not shipped what it was lost to. ``llm`` is what language models used: tokens and dollars, beside GPU-hours.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +56,7 @@ class CampaignResult(BaseModel):
     usd_spent: float | None
     payback_hours: float | None
     stop_reason: str
+    llm: dict[str, float] = {}
     gate: dict[str, Any]
     lost: tuple[dict[str, Any], ...]
     runs: tuple[dict[str, Any], ...]
@@ -79,6 +80,7 @@ def build_result(
     winner: Winner | None,
     losses: Sequence[Loss],
     stop_reason: str,
+    usage: Mapping[str, float],
     shipped_path: str | None,
 ) -> CampaignResult:
     """The result of a campaign from its parts; the bill and the list of runs are the runner's."""
@@ -119,6 +121,7 @@ def build_result(
         usd_spent=spent * price if math.isfinite(price) else None,
         payback_hours=payback_hours(spent, cluster.n_gpus, gain),
         stop_reason=stop_reason,
+        llm=dict(usage),
         gate=_gate(winner),
         lost=tuple(_lost(loss) for loss in losses),
         runs=tuple(run_json(row) for row in runner.store.runs()),

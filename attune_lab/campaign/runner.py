@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from attune_lab.campaign.store import RunRow, Store
     from attune_lab.recipe import Recipe
 
-RETRIES = 2
-"""How often a run that the infrastructure broke is run again."""
-
 
 class Observer:
     """Watches a campaign; subclass it and override what you show. Every method does nothing by default.
@@ -45,12 +42,16 @@ class Observer:
 
 @dataclass
 class Runner:
-    """Runs recipes on ``cluster``, charges ``budget``, keeps the books in ``store``."""
+    """Runs recipes on ``cluster``, charges ``budget``, keeps the books in ``store``.
+
+    ``retries`` is how often a run that the infrastructure broke is run again.
+    """
 
     cluster: Cluster
     store: Store
     budget: Budget
     observer: Observer
+    retries: int = 2
     _numbered: int = 0
 
     def next_label(self, purpose: str) -> str:
@@ -67,7 +68,7 @@ class Runner:
             EnvironmentFault: the store or the cluster contradicts itself.
         """
         report = self._attempt(label, purpose, proposal, steps=steps, step_limit_s=step_limit_s)
-        for retry in range(1, RETRIES + 1):
+        for retry in range(1, self.retries + 1):
             if report.status not in INFRASTRUCTURE_FAULTS:
                 break
             try:
@@ -77,16 +78,27 @@ class Runner:
                 break
         return report
 
-    def record(self, label: str, proposal: Proposal, report: RunReport, *, repeats: str | None = None) -> None:
-        """Keep a proposal that was answered for free: an invalid one, or a repeat of the run ``repeats``."""
+    def record(
+        self, label: str, proposal: Proposal, report: RunReport, *, repeats: str | None = None, charge: bool = False
+    ) -> None:
+        """Keep a proposal that was answered without a run: an invalid one, or a repeat of the run ``repeats``.
+
+        With ``charge`` the report's GPU-hours are charged, else nothing.
+
+        Raises:
+            BudgetExceeded: the charge is more than is left.
+        """
         from attune_lab.campaign.store import RunRow
 
         stored = self._stored(label, proposal.recipe)
         if stored is None:
-            stored = RunRow(
-                label, "search", proposal.recipe, describe(proposal), charged_us=0, report=report, repeats=repeats
-            )
+            due = to_us(report.gpu_hours) if charge else 0
+            stored = RunRow(label, "search", proposal.recipe, describe(proposal), due, due, report, repeats)
+            reservation = self.budget.reserve(due, label)
             self.store.record(stored)
+        else:
+            reservation = self._reserved_before(stored)
+        self.budget.settle(reservation, stored.charged_us or 0)
         self.observer.run_finished(stored, self.budget)
 
     def _attempt(self, label: str, purpose: str, proposal: Proposal, *, steps: int, step_limit_s: float) -> RunReport:
@@ -104,9 +116,7 @@ class Runner:
             self.observer.run_started(label, purpose, proposal, self.budget)
             report = checked(self.cluster.run(proposal.recipe, steps, label=label, step_limit_s=step_limit_s), label)
             charged = self.budget.settle(reservation, to_us(report.gpu_hours))
-            self.store.finish(label, report, charged)
-            row = self._stored(label, proposal.recipe)
-            assert row is not None
+            row = self.store.finish(label, report, charged)
         else:
             assert row.charged_us is not None
             self.budget.settle(reservation, row.charged_us)

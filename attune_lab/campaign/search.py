@@ -1,8 +1,13 @@
-"""The search: ask, check, run, tell, until the tuner stops, the budget is spent, or nothing new comes."""
+"""The search: ask, check, run, tell, until the tuner stops, the budget is spent, or nothing new comes.
+
+A search that has ended is never taken up again: on the next pass its proposals come from the store, not the tuner.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +27,10 @@ from attune_lab.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from attune_lab.campaign.store import Store
+    from attune_lab.campaign.rules import AnswerRules
+    from attune_lab.campaign.store import RunRow, Store
     from attune_lab.contracts import Gate, TuningTask
     from attune_lab.space import SearchSpace
-
-FREE_ANSWERS = 20
-"""So many invalid or repeated proposals in a row end the search: it would never spend its budget."""
-
 
 MAX_REASONS_BYTES = 65_536
 """So much of a proposal's reasons, changes and predictions is kept; more is a tuner gone wrong."""
@@ -38,6 +40,13 @@ MAX_STOP_REASON = 500
 """So many characters of a tuner's reason to stop are accepted: it is one sentence for a person."""
 
 
+USAGE = ("input_tokens", "output_tokens", "usd")
+"""What a tuner's ``usage`` may account for."""
+
+_END = "search_ended"
+_RETRY = "-retry"
+
+
 @dataclass(frozen=True)
 class Trial:
     """A distinct proposal of the search and its outcome."""
@@ -45,6 +54,21 @@ class Trial:
     label: str
     proposal: Proposal
     report: RunReport
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search that is over.
+
+    Attributes:
+        trials: the distinct proposals, in the order made.
+        stop_reason: why it ended.
+        usage: what the tuner's language models used (``input_tokens``, ``output_tokens``, ``usd``); empty without any.
+    """
+
+    trials: list[Trial]
+    stop_reason: str
+    usage: Mapping[str, float]
 
 
 class TunerFailure(Exception):
@@ -59,40 +83,53 @@ def search(
     space: SearchSpace,
     gate: Gate,
     runner: Runner,
-) -> tuple[list[Trial], str]:
-    """The distinct trials in the order made, and why the search ended.
-
-    The end is stored, so that a campaign killed after it never searches on.
-    """
-    loop = _Search(baseline, space, gate, runner)
-    try:
-        reason = loop.go(task, factory)
-    except TunerFailure as failure:
-        reason = str(failure)
-    if loop.stored_end is None:
-        runner.store.add_event("search_ended", {"after": loop.asked, "reason": reason})
-    return loop.trials, reason
+    rules: AnswerRules,
+) -> Search:
+    """The search of one tuner, made to its end or read back from the store."""
+    loop = _Loop(baseline, space, gate, runner, rules)
+    end = _stored_end(runner.store)
+    if end is None:
+        end = loop.go(task, factory)
+        runner.store.add_event(_END, end)
+    else:
+        loop.repeat()
+    return Search(loop.trials, end["reason"], end["usage"])
 
 
-class _Search:
-    def __init__(self, baseline: Baseline, space: SearchSpace, gate: Gate, runner: Runner) -> None:
-        self.baseline, self.space, self.gate, self.runner = baseline, space, gate, runner
+def end_search(store: Store, reason: str) -> None:
+    """End the search of a campaign from outside, as when its tuner hangs; the campaign goes on with its finals."""
+    if _stored_end(store) is None:
+        store.add_event(_END, {"reason": reason, "usage": {}})
+
+
+class _Loop:
+    def __init__(self, baseline: Baseline, space: SearchSpace, gate: Gate, runner: Runner, rules: AnswerRules) -> None:
+        self.baseline, self.space, self.gate, self.runner, self.rules = baseline, space, gate, runner, rules
         self.trials: list[Trial] = []
-        self.asked = 0
-        self.stored_end = _stored_end(runner.store)
         self._known = {baseline.recipe.digest: baseline.runs[0]}
 
-    def go(self, task: TuningTask, factory: Callable[[TuningTask], Tuner]) -> str:
+    def go(self, task: TuningTask, factory: Callable[[TuningTask], Tuner]) -> dict[str, Any]:
+        """Search to the end: the reason for it, and what language models used on the way."""
+        tuner = None
+        try:
+            tuner = _guarded(factory, task)
+            reason = self._search(tuner)
+        except TunerFailure as failure:
+            reason = str(failure)
+        return {"reason": reason, "usage": {} if tuner is None else _usage(tuner)}
+
+    def repeat(self) -> None:
+        """Go through the stored proposals of a search that has ended, without its tuner."""
+        for row in self.runner.store.runs():
+            if row.purpose == "search" and _RETRY not in row.label:
+                self._answer(_proposal(row))
+
+    def _search(self, tuner: Tuner) -> str:
         """Search to the end and return the reason for it."""
-        if self._ended_before():
-            return self._stored_reason()
-        tuner = _guarded(factory, task)
         for run in self.baseline.runs:
             _guarded(tuner.tell, Proposal(self.baseline.recipe, reason="the recipe as it came in"), run)
         free = 0
-        while free < FREE_ANSWERS:
-            if self._ended_before():
-                return self._stored_reason()
+        while free < self.rules.free_answers:
             proposal = _usable(_guarded(tuner.ask))
             if proposal is None:
                 return _stopped(_guarded(getattr, tuner, "stop_reason", None))
@@ -100,16 +137,19 @@ class _Search:
                 report, was_free = self._answer(proposal)
             except BudgetExceeded as refusal:
                 return f"the budget is spent: {refusal}"
-            self.asked += 1
             free = free + 1 if was_free else 0
             _guarded(tuner.tell, proposal, report)
-        return f"the tuner's last {FREE_ANSWERS} proposals were invalid or repeats"
+        return f"the tuner's last {self.rules.free_answers} proposals were invalid or repeats"
 
     def _answer(self, proposal: Proposal) -> tuple[RunReport, bool]:
-        """The report on a proposal, and whether it was free."""
+        """The report on a proposal, and whether it was free.
+
+        Raises:
+            BudgetExceeded: the run could overshoot the budget, and was not started.
+        """
         label = self.runner.next_label("search")
         earlier = self._known.get(proposal.recipe.digest)
-        if earlier is not None and not (proposal.remeasure and earlier.status == "ok"):
+        if earlier is not None and not self._runs_again(proposal, earlier):
             self.runner.record(label, proposal, earlier, repeats=earlier.label)
             return earlier, True
         problems = self._problems(proposal.recipe)
@@ -120,15 +160,28 @@ class _Search:
                 provenance=self.baseline.runs[0].provenance,
                 steps=TIMING_STEPS,
                 message="; ".join(problems),
+                gpu_hours=self._price_of_invalid(),
             )
-            self.runner.record(label, proposal, report)
+            self.runner.record(label, proposal, report, charge=report.gpu_hours > 0)
         else:
             limit_s = SEARCH_LIMIT * self.baseline.step_time_s
             report = self.runner.run(label, "search", proposal, steps=TIMING_STEPS, step_limit_s=limit_s)
         if report.status not in INFRASTRUCTURE_FAULTS:
             self._known[proposal.recipe.digest] = report
         self.trials.append(Trial(label, proposal, report))
-        return report, bool(problems)
+        return report, bool(problems) and report.gpu_hours == 0
+
+    def _runs_again(self, proposal: Proposal, earlier: RunReport) -> bool:
+        """Whether a recipe that was answered before is run once more."""
+        if earlier.status == "invalid":
+            return False
+        return self.rules.repeats == "run" or (proposal.remeasure and earlier.status == "ok")
+
+    def _price_of_invalid(self) -> float:
+        """GPU-hours of a launch that dies while starting: the baseline's start-up, where the rules charge it."""
+        if self.rules.invalid == "free":
+            return 0.0
+        return self.runner.cluster.spec.n_gpus * self.baseline.runs[0].startup_s / 3600
 
     def _problems(self, recipe: Recipe) -> list[str]:
         """Why a recipe is not worth a run: it cannot start, or the gate would reject its settings alone."""
@@ -138,23 +191,46 @@ class _Search:
         verdict = self.gate.configuration(self.baseline.recipe, recipe)
         return [f"the gate would reject it: {reason}" for reason in verdict.reasons if verdict.verdict == "reject"]
 
-    def _ended_before(self) -> bool:
-        return self.stored_end is not None and self.asked >= self.stored_end["after"]
-
-    def _stored_reason(self) -> str:
-        assert self.stored_end is not None
-        return str(self.stored_end["reason"])
-
 
 def _stored_end(store: Store) -> dict[str, Any] | None:
-    """When and why an earlier pass through this campaign ended its search; None when it did not."""
+    """Why an earlier pass through this campaign ended its search, and the usage; None when it did not."""
     from attune_lab.campaign.database import understood
 
-    end = store.event("search_ended")
+    end = store.event(_END)
     with understood(store.where):
-        if end is not None and not (isinstance(end["reason"], str) and type(end["after"]) is int and end["after"] >= 0):
+        if end is not None and not (isinstance(end["reason"], str) and _is_usage(end["usage"])):
             raise ValueError("the end of the search is not as it was written")
     return end
+
+
+def _proposal(row: RunRow) -> Proposal:
+    """The proposal behind a stored run; one that ran although its recipe was known asked for that."""
+    said = row.proposal
+    return Proposal(
+        row.recipe,
+        changed={key: (before, after) for key, (before, after) in said["changed"].items()},
+        reason=said["reason"],
+        lesson=said["lesson"],
+        predicted={key: math.nan if value is None else value for key, value in said["predicted"].items()},
+        remeasure=row.repeats is None,
+    )
+
+
+def _usage(tuner: Tuner) -> dict[str, float]:
+    """What the tuner says its language models used; what is no such account says nothing."""
+    try:
+        usage = _guarded(getattr, tuner, "usage", None) or {}
+        plain = {str(key): float(value) for key, value in usage.items()}
+    except (TunerFailure, TypeError, ValueError, AttributeError):
+        return {}
+    return plain if _is_usage(plain) else {}
+
+
+def _is_usage(usage: object) -> bool:
+    return isinstance(usage, dict) and all(
+        key in USAGE and isinstance(value, int | float) and math.isfinite(value) and value >= 0
+        for key, value in usage.items()
+    )
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from attune_lab.campaign.rules import USUAL, AnswerRules
+
 if TYPE_CHECKING:
     from attune_lab.campaign.budget import BudgetRequest
     from attune_lab.recipe import Recipe
@@ -27,6 +29,9 @@ class CampaignSpec:
         approvals: numerics changes the user accepts.
         carried_over: what was changed to make the recipe start here: mappings with ``key``, ``before``,
             ``after``, ``why``.
+        rules: how repeated, invalid and broken runs are answered.
+        world: what is unusual about the simulated world, by name; empty for the usual one and for a real cluster.
+        gate: whether the gate decides on what is shipped.
     """
 
     recipe: str
@@ -38,9 +43,13 @@ class CampaignSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     approvals: Sequence[str] = ()
     carried_over: Sequence[Mapping[str, Any]] = ()
+    rules: AnswerRules = USUAL
+    world: Mapping[str, Any] = field(default_factory=dict)
+    gate: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON-ready form, equal for equal specs (tuples become lists)."""
+        """Plain JSON-ready form, equal for equal specs (tuples become lists); what is as usual is not named."""
+        unusual = {"rules": self.rules.to_json(), "world": dict(self.world), "gate": {} if self.gate else "off"}
         plain: dict[str, Any] = json.loads(
             json.dumps(
                 {
@@ -53,6 +62,7 @@ class CampaignSpec:
                     "options": dict(self.options),
                     "approvals": sorted(self.approvals),
                     "carried_over": [dict(change) for change in self.carried_over],
+                    **{key: value for key, value in unusual.items() if value},
                 }
             )
         )

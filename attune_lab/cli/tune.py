@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attune_lab.cli.output import CarryOver, ClusterName, Json, RecipeName, console, emit
+from attune_lab.contracts import UserError
 
 SEARCH_RULES = (
     "one-lever, diagnose-first, use-catalog, retry-oom-with-recompute, check-memory-first, re-measure-winner, "
@@ -28,6 +31,9 @@ def tune(
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option(help=f"Switch off a search rule; repeatable: {SEARCH_RULES}.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the tuner, KEY=VALUE, VALUE as in YAML; repeatable.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated world and of the tuner.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Campaign folder; resumed when it exists.")] = None,
@@ -51,7 +57,7 @@ def tune(
         cluster=cluster,
         budget=budget,
         tuner=tuner,
-        options=tuple((key, value) for key, value in (("policy", policy), ("without", without)) if value),
+        options=_options(option or (), policy=policy, without=without),
         seed=seed,
         out=out,
         carry_over=carry_over,
@@ -61,6 +67,36 @@ def tune(
     with progress_observer(console(stderr=True), quiet=as_json) as observer, redirect_stdout(sys.stderr):
         result = tune_recipe(request, observer)
     emit(result, as_json=as_json, render=lambda screen: render_summary(screen, result))
+
+
+def _options(words: Sequence[str], **named: Any) -> tuple[tuple[str, Any], ...]:
+    """A tuner's options from ``KEY=VALUE`` words and the named ones that were given.
+
+    Raises:
+        UserError: not ``KEY=VALUE``, a VALUE that is no plain YAML, or a key said twice.
+    """
+    options = {key: value for key, value in named.items() if value}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--option {word!r} is not KEY=VALUE; write for example --option sampler=CmaEsSampler")
+        if key in options:
+            raise UserError(f"--option {key} is given twice; give it once")
+        options[key] = _value(key, text)
+    return tuple(options.items())
+
+
+def _value(key: str, text: str) -> Any:
+    """``text`` read as YAML, when JSON can hold it: that is how a campaign keeps its options."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+        json.dumps(value, allow_nan=False)
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"--option {key}={text}: not a plain value; write a number, a word or a YAML list") from error
+    return value
 
 
 def register(app: typer.Typer) -> None:

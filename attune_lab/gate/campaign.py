@@ -59,6 +59,27 @@ class CampaignGate:
         )
 
 
+@dataclass(frozen=True)
+class OpenGate(CampaignGate):
+    """No gate: whatever ran and was fast is shipped. For studies of what a gate is worth, never for a user's recipe."""
+
+    def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
+        """Passes unread."""
+        return judge((), ())
+
+    def judge(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> Verdict:
+        """Passes unread."""
+        return judge((), ())
+
+
 def _ended_early(baseline: RunReport, candidate: RunReport) -> Check | None:
     """What a run that did not finish says: nothing, unless the candidate failed by itself."""
     for what, run in (("baseline", baseline), ("candidate", candidate)):

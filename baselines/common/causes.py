@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Value
-from baselines.common.pricing import Priced
+from baselines.common.pricelist import Priced
 
 Trait: TypeAlias = tuple[str, Value]
 Floats = NDArray[np.float64]

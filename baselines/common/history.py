@@ -78,6 +78,14 @@ class History:
         """The trial of ``recipe``, or None if it was never told."""
         return self._trials.get(recipe.digest)
 
+    def trial(self, recipe: Recipe) -> Trial:
+        """The trial of ``recipe``.
+
+        Raises:
+            KeyError: it was never told.
+        """
+        return self._trials[recipe.digest]
+
     def known(self, recipe: Recipe) -> bool:
         """Whether there is no point in proposing ``recipe``: it has an outcome, or met `MAX_FAULTS` faults."""
         trial = self.get(recipe)

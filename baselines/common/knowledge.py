@@ -12,7 +12,7 @@ from attune_lab.recipe import Recipe
 from baselines.common.causes import Causes
 from baselines.common.history import History, Trial
 from baselines.common.offsets import MEMORY_LEVELS, TIME_LEVELS, Floats, Offsets
-from baselines.common.pricing import Priced, PriceList
+from baselines.common.pricelist import Priced, PriceList
 
 PATIENCE = 6.0
 """After so many refusals what may be refused for a reason met before counts in full. Until then it counts less: a

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Value
-from baselines.common.pricing import KIND, Priced
+from baselines.common.pricelist import KIND, Priced
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from attune_lab.contracts import EnvironmentFault, UserError
+from attune_lab.report.tables import markdown, page
 from attune_lab.writing import refuse_unwritable, write_file
 from experiments.faults.cache import DEFAULT, Cache
 from experiments.faults.judging import LEVELS, Judgement, judge_case
 from experiments.faults.plan import Case, Fault
-from experiments.faults.report import markdown, page, tables
+from experiments.faults.report import tables
 from experiments.faults.run import Progress, forget, run_all
 
 SUITES = ("ci", "panel", "faults", "legitimate", "all")

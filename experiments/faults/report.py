@@ -1,45 +1,14 @@
-"""The tables of a judged suite, as Markdown and as one HTML page."""
+"""The tables of a judged suite."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Callable, Sequence
 
+from attune_lab.report.tables import Table, wilson
 from experiments.faults.judging import LEVELS, Judgement, Level
 from experiments.faults.plan import Case
 from experiments.faults.suite import panel
-
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;margin:.5rem 0 2rem}td,th{padding:.2rem .7rem;border-bottom:1px solid #ccc;"
-    "text-align:left;vertical-align:top}th{border-bottom:2px solid #666}"
-)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled table of plain text; ``note`` stands below the title."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-
-def wilson(hits: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Interval of a share of ``hits`` in ``trials`` independent trials, by default at 95 %; (0, 1) without trials.
-
-    **Source:** E. B. Wilson, J. Am. Stat. Assoc. 22 (1927) 209.
-    """
-    if trials == 0:
-        return 0.0, 1.0
-    share, spread = hits / trials, z * z / trials
-    centre = share + spread / 2
-    half = math.sqrt(share * (1 - share) * spread + spread * spread / 4)
-    return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
 
 
 def tables(judged: Sequence[Judgement]) -> list[Table]:
@@ -126,33 +95,6 @@ def cost(judged: Sequence[Judgement]) -> Table:
             steps, shares = zip(*costs, strict=True)
             rows.append([kind, f"{sum(steps) / len(steps):.1f}", f"{max(steps):.1f}", f"{100 * max(shares):.0f} %"])
     return Table("Cost of the probes of both runs", ["cases", "mean steps", "most steps", "most of one run"], rows)
-
-
-def markdown(title: str, intro: str, found: Iterable[Table]) -> str:
-    """The report as Markdown."""
-    parts = [f"# {title}", intro]
-    for table in found:
-        lines = [table.header, ["---"] * len(table.header), *table.rows]
-        parts += [f"## {table.title}", *([table.note] if table.note else [])]
-        parts.append("\n".join("| " + " | ".join(_cell(text) for text in line) + " |" for line in lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def page(title: str, intro: str, found: Iterable[Table]) -> str:
-    """The report as an HTML page that needs nothing else."""
-    parts = [f"<h1>{escape(title)}</h1><p>{escape(intro)}</p>"]
-    for table in found:
-        head = "".join(f"<th>{escape(text)}</th>" for text in table.header)
-        rows = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in table.rows)
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        parts.append(f"<h2>{escape(table.title)}</h2><p>{escape(table.note)}</p>")
-        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _count(judged: Sequence[Judgement], level: Level, verdict: str) -> int:

@@ -9,10 +9,11 @@ from scipy.stats import binomtest
 
 from attune_lab.gate import Check, Verdict
 from attune_lab.gate.verdict import Outcome
+from attune_lab.report.tables import Table, markdown, page, wilson
 from attune_lab.trainer.config import TrainerConfig
 from experiments.faults.judging import LEVELS, Judgement
 from experiments.faults.plan import Case, Kind, Run
-from experiments.faults.report import Table, findings, markdown, page, tables, wilson
+from experiments.faults.report import findings, tables
 
 
 def judged(

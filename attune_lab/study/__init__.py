@@ -1,0 +1,1 @@
+"""Studies: many campaigns under equal conditions, and what they say of the tuners."""

@@ -1,0 +1,136 @@
+"""Exchanges are kept, found again, survive a kill, and are not believed when edited."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attune_lab.contracts import UserError
+from attune_lab.llm import Reply, Request, UnusableReply
+from attune_lab.llm.opening import open_llm
+from attune_lab.llm.transcript import RecordedLLM, Transcript
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def request(**facts):
+    return Request("counter", "You count.", "Next?", facts, SCHEMA)
+
+
+class Counter:
+    """Answers with the number of times it was called; an odd question gets no usable answer."""
+
+    name = "counter"
+
+    def __init__(self):
+        self.calls = 0
+
+    def complete(self, request):
+        self.calls += 1
+        if request.facts.get("odd"):
+            raise UnusableReply("no number came", Reply({}, 5, 1, 0.1))
+        return Reply({"n": self.calls}, 7, 2, 0.25)
+
+
+def refuse():
+    raise AssertionError("the model was called")
+
+
+def test_the_same_question_is_asked_once():
+    model = Counter()
+    llm = RecordedLLM("counter", lambda: model, Transcript())
+    assert llm.complete(request(a=1)) == llm.complete(request(a=1)) == Reply({"n": 1}, 7, 2, 0.25)
+    assert llm.complete(request(a=2)).body == {"n": 2}
+    assert model.calls == 2
+
+
+def test_replays_from_the_file_without_the_model(tmp_path):
+    path = tmp_path / "new" / "talk.jsonl"
+    llm = RecordedLLM("counter", Counter, Transcript(path))
+    said = [llm.complete(request(a=n)) for n in range(3)]
+    with pytest.raises(UnusableReply) as first:
+        llm.complete(request(odd=True))
+    again = RecordedLLM("counter", refuse, Transcript(path))
+    assert [again.complete(request(a=n)) for n in range(3)] == said
+    with pytest.raises(UnusableReply, match="no number came") as second:
+        again.complete(request(odd=True))
+    assert second.value.spent == first.value.spent
+
+
+def test_an_unknown_price_stays_unknown(tmp_path):
+    class Dear(Counter):
+        def complete(self, request):
+            return Reply({"n": 0}, usd=math.nan)
+
+    path = tmp_path / "talk.jsonl"
+    RecordedLLM("dear", Dear, Transcript(path)).complete(request())
+    assert math.isnan(RecordedLLM("dear", refuse, Transcript(path)).complete(request()).usd)
+
+
+def test_another_model_or_another_question_is_another_exchange(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    RecordedLLM("counter", Counter, Transcript(path)).complete(request(a=1))
+    with pytest.raises(AssertionError, match="was called"):
+        RecordedLLM("other", refuse, Transcript(path)).complete(request(a=1))
+    with pytest.raises(AssertionError, match="was called"):
+        RecordedLLM("counter", refuse, Transcript(path)).complete(request(a=2))
+
+
+def test_an_empty_transcript_connects_at_once():
+    with pytest.raises(AssertionError, match="was called"):
+        RecordedLLM("counter", refuse, Transcript())
+
+
+def test_a_line_cut_by_a_kill_is_asked_again(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    llm = RecordedLLM("counter", Counter, Transcript(path))
+    llm.complete(request(a=1))
+    llm.complete(request(a=2))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    model = Counter()
+    again = RecordedLLM("counter", lambda: model, Transcript(path))
+    again.complete(request(a=1))
+    assert model.calls == 0
+    again.complete(request(a=2))
+    assert model.calls == 1
+    assert len(path.read_text().splitlines()) == len(list(Transcript(path))) == 2
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "nonsense", '{"llm": "m", "request": {"role": "r"}}', '{"llm": 3}'])
+def test_a_foreign_file_is_refused(tmp_path, line):
+    path = tmp_path / "talk.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(UserError, match=r"talk.jsonl, line 1: no exchange"):
+        Transcript(path)
+
+
+def test_an_edited_reply_is_not_believed(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    RecordedLLM("counter", Counter, Transcript(path)).complete(request(a=1))
+    row = json.loads(path.read_text())
+    path.write_text(json.dumps({**row, "body": {"n": "rm -rf"}}) + "\n")
+    with pytest.raises(UserError, match="was edited"):
+        RecordedLLM("counter", refuse, Transcript(path)).complete(request(a=1))
+
+
+@given(st.text(max_size=20), st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5)))
+def test_any_text_survives_the_file(tmp_path_factory, prompt, facts):
+    path = tmp_path_factory.mktemp("talk") / "talk.jsonl"
+    asked = Request("counter", prompt, prompt, facts, SCHEMA)
+    RecordedLLM("counter", Counter, Transcript(path)).complete(asked)
+    assert RecordedLLM("counter", refuse, Transcript(path)).complete(asked).body == {"n": 1}
+
+
+def test_opened_by_options(tmp_path, monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    path = tmp_path / "talk.jsonl"
+    llm = open_llm("scripted", {"counter": lambda facts: {"n": 3}}, transcript=str(path))
+    assert (llm.name, llm.complete(request()).body) == ("scripted", {"n": 3})
+    assert len(list(Transcript(path))) == 1
+    with pytest.raises(UserError):
+        open_llm("claude", {}, model="claude-opus-5")
