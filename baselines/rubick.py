@@ -1,4 +1,4 @@
-"""A white-box model of a step with eight coefficients, fitted again after every run; the next run is where it hopes most.
+"""A white-box model of a step with eight coefficients, fitted again after every run, says what to run next.
 
 Rubick (arXiv 2408.08586, MLSys 2025) is a scheduler that reconfigures the plans of training jobs: three-dimensional
 parallelism, ZeRO variants, accumulation and recomputation. It predicts a plan's speed by a white-box formula with few

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attune_lab.contracts import Estimate, TuningTask
+from attune_lab.contracts import CostModel, Estimate, TuningTask
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
+from simulator.hardware import ClusterSpec
 
 KIND = ("tp", "pp", "ep")
 """Sizes that decide what kind of layout it is."""
@@ -23,7 +25,7 @@ OVERLAPS = ("ep_overlap", "tp_comm_overlap")
 """What hides the communication of a layout: a layout may only be worth its communication where it is hidden."""
 
 ROOM = 0.95
-"""The share of the memory that a predicted peak may fill while nothing is measured: predictions are some percent off."""
+"""The share of the memory that a predicted peak may fill; predictions are some percent off."""
 
 OVERFULL = 4.0
 """Each percent of predicted memory over the room counts as so many percent of step time while searching: what is
@@ -32,6 +34,9 @@ fast and a little too large leads to what is fast and fits."""
 Edits: TypeAlias = Mapping[str, Value]
 Scores: TypeAlias = "Callable[[Sequence[Priced]], NDArray[np.float64]]"
 """One number for each recipe; lower is better."""
+
+KINDS, ROUNDS = 8, 6
+"""Kinds of layout that are improved before anything runs, and how many times."""
 
 WORTH_A_LOOK = 1.25
 """Recipes expected to take up to this many times the shortest step are looked at; models are not off by more."""
@@ -78,6 +83,12 @@ class PriceList:
         self._known: dict[str, Priced | None] = {}
         self._expanded: set[str] = set()
         self._legal: dict[str, bool] = {}
+
+    def copy(self, task: TuningTask) -> PriceList:
+        """The same prices for another task on the same recipe, space and cost model."""
+        other = PriceList(task)
+        other._known, other._expanded, other._legal = dict(self._known), set(self._expanded), dict(self._legal)
+        return other
 
     def __iter__(self) -> Iterator[Priced]:
         return (one for one in self._known.values() if one is not None)
@@ -143,13 +154,35 @@ def expected_s(points: Sequence[Priced]) -> NDArray[np.float64]:
     return np.array([one.expected_s for one in points])
 
 
-def explore(task: TuningTask, *, kinds: int = 8, rounds: int = 6) -> PriceList:
-    """The good recipes of the whole space by the cost model alone, and some a thousand others on the way to them.
+def explore(task: TuningTask) -> PriceList:
+    """The good recipes of the whole space by the cost model alone, and some thousand others on the way to them.
 
     First the settings of the baseline's own layout are improved one at a time; then one layout of every kind is
     priced with these settings, with the least and the most recomputation, communication hidden and not; and then
     the best kinds are improved one parameter at a time, layout and settings alike.
+
+    It takes seconds and depends on the recipe, the space and the cost model alone: campaigns of one process that share
+    these share the answer.
     """
+    canonical = json.dumps(task.baseline.canonical(), sort_keys=True)
+    question = _Question(task.cost_model, canonical, tuple(task.space.parameters), task.cluster, task)
+    return _explored(question).copy(task)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What `explore` depends on; the task stands in for the parts that the other fields name."""
+
+    cost_model: CostModel
+    baseline: str
+    parameters: tuple[str, ...]
+    cluster: ClusterSpec
+    task: TuningTask = field(compare=False)
+
+
+@lru_cache(maxsize=4)
+def _explored(question: _Question) -> PriceList:
+    task = question.task
     prices = PriceList(task)
     prices.price([task.baseline])
     prices.descend(expected_s, rounds=3)
@@ -162,9 +195,9 @@ def explore(task: TuningTask, *, kinds: int = 8, rounds: int = 6) -> PriceList:
         {"recompute": level, **dict.fromkeys(overlaps, hidden)}
         for level, hidden in itertools.product((levels[0], levels[-1]), (False, True) if overlaps else (False,))
     ]
-    edits = [{**layout, **style} for layout in one_of_each_kind(task) for style in styles]
-    prices.edited(style.recipe, edits)
-    prices.descend(expected_s, rounds=rounds, kinds=kinds)
+    layouts = one_of_each_kind(task)
+    prices.edited(style.recipe, ({**layout, **style} for layout in layouts for style in styles))
+    prices.descend(expected_s, rounds=ROUNDS, kinds=KINDS)
     return prices
 
 
