@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from attune_lab.contracts import EnvironmentFault
@@ -20,15 +20,15 @@ from attune_lab.contracts import EnvironmentFault
 _BUSY_TIMEOUT_S = 30
 
 
-def locked(out: Path) -> FileLock:
-    """The lock of a campaign folder, held; the holder's process id is beside it for the others to print."""
-    lock, holder = FileLock(out / "campaign.lock"), out / "campaign.pid"
+def locked(out: Path, what: str = "campaign") -> FileLock:
+    """The lock of a folder that holds a ``what``, held; the holder's process id is beside it for others to print."""
+    lock, holder = FileLock(out / f"{what}.lock"), out / f"{what}.pid"
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         pid = holder.read_text().strip() if holder.exists() else "unknown"
         raise EnvironmentFault(
-            f"another attune process (pid {pid}) is driving the campaign in {out}; wait for it or use another --out"
+            f"another attune process (pid {pid}) is driving the {what} in {out}; wait for it or use another --out"
         ) from error
     holder.write_text(f"{os.getpid()}\n")
     return lock
@@ -49,9 +49,17 @@ def read_only_engine(path: Path) -> Engine:
     return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
 
 
+_PRAGMAS = ("journal_mode=WAL", "foreign_keys=ON", "synchronous=NORMAL", f"busy_timeout={_BUSY_TIMEOUT_S * 1000}")
+"""Beside a write-ahead log NORMAL is enough against a process that is killed at any instant: what it committed is with
+the operating system. A power cut leaves a whole database too, but may take the last commits with it.
+
+**Source:** https://www.sqlite.org/pragma.html#pragma_synchronous
+"""
+
+
 def _configure_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver would otherwise commit before DDL; BEGIN is ours
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", f"busy_timeout={_BUSY_TIMEOUT_S * 1000}"):
+    for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
 
 
@@ -61,8 +69,6 @@ def transaction(engine: Engine, where: str) -> Iterator[Connection]:
     try:
         with engine.begin() as connection:
             yield connection
-    except IntegrityError:
-        raise
     except SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         if isinstance(error, DatabaseError) and ("not a database" in cause or "malformed" in cause):
