@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attune_lab.study.jobs import Job
 
 DONE = b"done\n"
-_GRACE_S = 60
+_GRACE_S = 20
 """A parent ends a job at its time limit; a child that is left alone, and too busy to notice, ends itself later."""
 
 
