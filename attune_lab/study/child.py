@@ -36,7 +36,7 @@ def main() -> None:
     threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     while True:
         job = jobs.get()
-        with _limited(job.spec.time_limit_s, job.spec.memory_limit_gib), _printing_to(job.folder):
+        with _limited(job.time_limit_s, job.spec.memory_limit_gib), _printing_to(job.folder):
             job.run()
         answers.write(DONE)
 
