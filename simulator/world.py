@@ -12,20 +12,21 @@ from typing import Literal
 
 import numpy as np
 
+from simulator.chunks import chunks
 from simulator.curves import Signature, curves
 from simulator.draws import generator
 from simulator.hardware import ClusterSpec
-from simulator.job import Dispatcher, Floats, Graph, Jobs
+from simulator.job import Bools, Dispatcher, Floats, Graph, Jobs, has
+from simulator.memory import peak_memory
 from simulator.physics import Physics
 from simulator.posterior import POSTERIOR
-from simulator.step import BREAKDOWN, StepEstimate, simulate_step
+from simulator.residuals import residuals
+from simulator.step import BREAKDOWN, StepEstimate, simulate_step, step_seconds
 
 Ending = Literal["ok", "oom", "hang", "timeout", "diverged", "node_failure", "preempted"]
 
 # Relative standard deviations. Source: NVIDIA-NeMo/Megatron-Bridge performance summary (release to release 1.3 %,
-# a repeated configuration 0.4 %, steps of one run 0.05-0.5 %). Residuals: prior, about what a calibrated model
-# leaves between the layouts of one model on one accelerator, beyond a draw of its constants.
-LAYOUT_RESIDUAL, JOB_RESIDUAL, MEMORY_RESIDUAL = 0.025, 0.012, 0.025
+# a repeated configuration 0.4 %, steps of one run 0.05-0.5 %).
 RUN_NOISE, STEP_NOISE, MEMORY_NOISE, PROFILE_NOISE = 0.004, 0.005, 0.002, 0.02
 LONG_STEP_CHANCE, SLOW_NODE_CHANCE = 0.01, 0.01
 TRANSIENT = np.array([1.8, 0.15, 0.04])
@@ -42,20 +43,20 @@ SOFT_ZONE = 0.96
 STACKS = ("0.16.0", "0.17.0", "0.18.0")
 HIDDEN_CHANCE = 0.35
 
-Trigger = Callable[[Jobs], bool]
+Trigger = Callable[[Jobs], Bools]
 TRIGGERS: Mapping[str, Trigger] = {
-    "ep_overlap and delay_wgrad": lambda j: bool(j.ep_overlap[0] and j.delay_wgrad[0]),
-    "deepep and mbs > 1": lambda j: bool(j.dispatcher[0] == Dispatcher.DEEPEP and j.mbs[0] > 1),
-    "hybridep": lambda j: bool(j.dispatcher[0] == Dispatcher.HYBRIDEP),
-    "graph of the router with deepep": lambda j: bool(
-        j.cuda_graph[0] & Graph.MOE_ROUTER and j.dispatcher[0] == Dispatcher.DEEPEP
+    "ep_overlap and delay_wgrad": lambda j: j.ep_overlap & j.delay_wgrad,
+    "deepep and mbs > 1": lambda j: (j.dispatcher == int(Dispatcher.DEEPEP)) & (j.mbs > 1),
+    "hybridep": lambda j: j.dispatcher == int(Dispatcher.HYBRIDEP),
+    "graph of the router with deepep": lambda j: (
+        has(j.cuda_graph, Graph.MOE_ROUTER) & (j.dispatcher == int(Dispatcher.DEEPEP))
     ),
-    "tp_comm_overlap and cp": lambda j: bool(j.tp_comm_overlap[0] and j.cp[0] > 1),
-    "shared_expert_overlap and interleaving": lambda j: bool(j.shared_expert_overlap[0] and j.vpp[0] > 1),
-    "optimizer_offload": lambda j: bool(j.optimizer_offload[0] > 0),
-    "router_fusion and ep > 8": lambda j: bool(j.router_fusion[0] and j.ep[0] > 8),
+    "tp_comm_overlap and cp": lambda j: j.tp_comm_overlap & (j.cp > 1),
+    "shared_expert_overlap and interleaving": lambda j: j.shared_expert_overlap & (j.vpp > 1),
+    "optimizer_offload": lambda j: j.optimizer_offload > 0,
+    "router_fusion and ep > 8": lambda j: j.router_fusion & (j.ep > 8),
 }
-"""Lever combinations that a world may have a defect in, by description."""
+"""Lever combinations that a world may have a defect in, by description; true where a job has them, shape (B,)."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,22 @@ class WorldRun:
 
 
 @dataclass(frozen=True)
+class Truth:
+    """What a batch of jobs would show in long runs without failures.
+
+    Attributes:
+        step_time_s: mean seconds of a step once it is steady, shape (B,): what the physics leaves out is in it, and
+            the allocator's retries where memory is nearly full; noise, slow nodes and single long steps are not.
+        peak_reserved_bytes: per stage without noise, shape (B, P), 0 beyond a job's last stage.
+        fits: whether every stage has the memory, shape (B,).
+    """
+
+    step_time_s: Floats
+    peak_reserved_bytes: Floats
+    fits: Bools
+
+
+@dataclass(frozen=True)
 class World:
     """One draw of everything that differs between two clusters of one name.
 
@@ -155,6 +172,19 @@ class World:
         """Seconds start-up takes at most; scheduling, loading, and capturing graphs or compiling."""
         return 1.5 * self._nominal_startup_s(job)
 
+    def truth(self, jobs: Jobs) -> Truth:
+        """What the jobs would show in long runs; `run` draws around it."""
+        times, stages = [], []
+        for chunk in chunks(jobs.size):
+            some = jobs.take(chunk)
+            reserved = peak_memory(some, self.physics.memory).peak_reserved_bytes
+            base, memory = self._true(some, step_seconds(some, self.physics), reserved)
+            times.append(base * self._retries(memory.max(axis=1)))
+            stages.append(memory)
+        memory = np.concatenate(stages)
+        fits = memory.max(axis=1) <= self.cluster.accelerator.memory_bytes
+        return Truth(np.concatenate(times), memory, fits)
+
     def run(
         self,
         job: Jobs,
@@ -176,11 +206,12 @@ class World:
             limit_s: the run is ended after so many seconds.
         """
         random = generator(self.seed, "run", label)
-        truth = simulate_step(job, self.physics)
-        memory = self._memory(job, truth, random)
+        physics = simulate_step(job, self.physics)
+        base, reserved = self._true(job, physics.step_time_s, physics.peak_reserved_bytes)
+        memory = reserved[0, : job.pp[0]] * np.exp(self.conditions.noise * MEMORY_NOISE * random.normal())
         startup = self._nominal_startup_s(job) * float(np.clip(np.exp(0.15 * random.normal()), 0.7, 1.5))
-        times = self._step_times(job, truth, memory, steps, random)
-        faults = [*faults, *(d.signature for d in self.hidden if TRIGGERS[d.trigger](job))]
+        times = self._step_times(float((base * self._retries(memory.max()))[0]), steps, random)
+        faults = [*faults, *(d.signature for d in self.hidden if TRIGGERS[d.trigger](job)[0])]
         loss, norm = curves(self.seed, job, label, steps=steps, objective=objective, faults=faults)
         failures = {kind: startup + self._hours_to(rate, random) * 3600 for kind, rate in FAILURES.items()}
         ends = startup + np.cumsum(times)
@@ -197,35 +228,26 @@ class World:
             loss=loss[:done],
             grad_norm=norm[:done],
             peak_reserved_bytes=memory if done else np.zeros(0),
-            breakdown_s=_profile(truth, float(timed.mean()), random) if done else {},
-            diagnostics={name: float(value[0]) for name, value in truth.diagnostics.items()} if done else {},
+            breakdown_s=_profile(physics, float(timed.mean()), random) if done else {},
+            diagnostics={name: float(value[0]) for name, value in physics.diagnostics.items()} if done else {},
         )
 
     def _nominal_startup_s(self, job: Jobs) -> float:
         graphs = 20.0 * (job.cuda_graph[0] != Graph.NONE) + 40.0 * bool(job.compiled[0])
         return float(min(45.0 + 8.0 * np.log2(self.cluster.nodes + 1) + 0.15 * job.model.layers + graphs, 160.0))
 
-    def _residual(self, job: Jobs, purpose: str, layout_sd: float, job_sd: float) -> float:
-        """What the physics leaves out for this job: one part by layout, one by everything, log-normal."""
-        layout = _text(job, ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "stage_layers"))
-        everything = _text(job, [f.name for f in fields(job) if f.name not in ("model", "cluster")])
-        shared = generator(self.seed, purpose, job.model.name, layout).normal()
-        own = generator(self.seed, purpose, job.model.name, everything).normal()
-        return float(np.exp(self.conditions.residuals * (layout_sd * shared + job_sd * own)))
+    def _true(self, jobs: Jobs, step_s: Floats, reserved: Floats) -> tuple[Floats, Floats]:
+        """Step time with memory to spare, (B,), and reserved bytes, (B, P), from what the physics says of them."""
+        time, memory = np.exp(self.conditions.residuals * residuals(self.seed, jobs))
+        return step_s * time, reserved * memory[:, None]
 
-    def _memory(self, job: Jobs, truth: StepEstimate, random: np.random.Generator) -> Floats:
-        """Reserved bytes per stage, shape (pp,)."""
-        residual = self._residual(job, "memory", MEMORY_RESIDUAL, MEMORY_RESIDUAL / 2)
-        stages = truth.peak_reserved_bytes[0, : job.pp[0]]
-        return np.asarray(stages * residual * np.exp(self.conditions.noise * MEMORY_NOISE * random.normal()))
+    def _retries(self, fullest: Floats) -> Floats:
+        """Step time over that with memory to spare, where the fullest stage reserves so many bytes."""
+        full = fullest / self.cluster.accelerator.memory_bytes
+        return np.asarray(1 + 0.3 * np.clip((full - SOFT_ZONE) / (1 - SOFT_ZONE), 0, 1) ** 2)
 
-    def _step_times(
-        self, job: Jobs, truth: StepEstimate, memory: Floats, steps: int, random: np.random.Generator
-    ) -> Floats:
-        """Seconds of each step, shape (steps,)."""
-        base = float(truth.step_time_s[0]) * self._residual(job, "time", LAYOUT_RESIDUAL, JOB_RESIDUAL)
-        full = memory.max() / self.cluster.accelerator.memory_bytes
-        base *= 1 + 0.3 * float(np.clip((full - SOFT_ZONE) / (1 - SOFT_ZONE), 0, 1)) ** 2
+    def _step_times(self, base: float, steps: int, random: np.random.Generator) -> Floats:
+        """Seconds of each step of a run whose true step takes ``base``, shape (steps,)."""
         slow_chance = 1 - (1 - min(SLOW_NODE_CHANCE * self.conditions.failures, 1.0)) ** np.sqrt(self.cluster.nodes)
         base *= 1 + (random.random() < slow_chance) * random.uniform(0.05, 0.25)
         noise = RUN_NOISE * random.normal() + STEP_NOISE * random.normal(size=steps)
@@ -274,13 +296,9 @@ def _hidden_defect(random: np.random.Generator) -> HiddenDefect:
     return HiddenDefect(trigger, Signature(bias=float(bias), grad_norm=norm))
 
 
-def _text(job: Jobs, names: Sequence[str]) -> str:
-    return "|".join(f"{name}={getattr(job, name)[0].tolist()}" for name in names)
-
-
-def _profile(truth: StepEstimate, step_s: float, random: np.random.Generator) -> dict[str, float]:
+def _profile(physics: StepEstimate, step_s: float, random: np.random.Generator) -> dict[str, float]:
     """The parts of a mean step as a profiler sees them: a few percent off, summing to the step."""
-    parts = {name: float(truth.breakdown_s[name][0]) for name in BREAKDOWN}
+    parts = {name: float(physics.breakdown_s[name][0]) for name in BREAKDOWN}
     seen = {name: value * float(np.exp(PROFILE_NOISE * random.normal())) for name, value in parts.items()}
     scale = step_s / sum(seen.values())
     return {name: value * scale for name, value in seen.items()}

@@ -25,7 +25,10 @@ from simulator.draws import generator
 from simulator.hardware import parse_cluster
 from simulator.world import World
 
-FORBIDDEN = ("simulator.world", "simulator.curves", "simulator.draws", "attune_lab.cluster")
+FORBIDDEN = (
+    "simulator.world", "simulator.residuals", "simulator.curves", "simulator.draws", "attune_lab.cluster",
+    "attune_lab.study",
+)  # fmt: skip
 BASE = Recipe(
     "megatron-lm",
     {

@@ -47,11 +47,11 @@ def ended(label, status, seconds=1.0, peak=40e9):
 
 
 def as_predicted(task):
-    """A truth that agrees with the cost model: recipe -> (status, seconds)."""
+    """A truth that agrees with the cost model: recipe -> (status, seconds, peak bytes)."""
 
     def answer(recipe):
         estimate = task.cost_model.estimate([recipe])[0]
-        return ("ok" if estimate.fits else "oom", estimate.step_time_s)
+        return "ok" if estimate.fits else "oom", estimate.step_time_s, estimate.peak_memory_bytes
 
     return answer
 
