@@ -8,11 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attune_lab.report.tables import Table
 from attune_lab.study.engines import Engine
 from attune_lab.study.run import StudyObserver, run_study
 from attune_lab.study.spec import StudySpec, parse_study
 from attune_lab.study.tables import Tables
+
+from attune_lab.report.tables import Table
 
 QUICK_WORLDS, QUICK_BUDGET = 1, "16x"
 
@@ -34,21 +35,23 @@ class Bench:
     Attributes:
         out: folder of everything; studies in it are resumed.
         quick: one world and a small budget: to see that it works, not to quote.
-        workers, engine, observe: see `attune_lab.study.run.run_study`; ``observe`` makes the observer of a study by name.
+        workers, engine: see `attune_lab.study.run.run_study`.
+        observe: makes the observer of a study from its name; None watches nothing.
     """
 
     out: Path
     quick: bool = False
     workers: int = 1
     engine: Engine = "local"
-    observe: Callable[[str], StudyObserver | None] = lambda name: None
+    observe: Callable[[str], StudyObserver] | None = None
 
     def study(self, name: str, **changes: Any) -> Tables:
         """The frames of the study file ``name``, run or read back; ``changes`` replace its keys."""
         label = changes.pop("label", name)
         spec = self.spec(name, **changes)
         folder = self.out / ("quick" if self.quick else "studies") / label
-        return run_study(spec, folder, workers=self.workers, engine=self.engine, observer=self.observe(label))
+        observer = self.observe(label) if self.observe else None
+        return run_study(spec, folder, workers=self.workers, engine=self.engine, observer=observer)
 
     def spec(self, name: str, **changes: Any) -> StudySpec:
         """The study file ``name`` as it is run here."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from experiments.faults.judging import Judgement, Level
 
 INTRODUCTION = (
-    "Every case is trained for real on the project's trainer, on this machine; the panel of 24 is a systematic sample of "
-    "the catalogue of faults, since the paper's 24 are not known."
+    "Every case is trained for real on the project's trainer, on this machine; the panel of 24 is a systematic sample "
+    "of the catalogue of faults, since the paper's 24 are not known."
 )
 
 
@@ -73,6 +73,6 @@ def _caught(faults: Sequence[Judgement], level: Level) -> Claim:
         f"faulty runs caught, judged by {level}",
         "16 of 24 (20 steps of loss)",
         f"{caught} of {len(faults)} ({low:.0f}–{high:.0f} %)",
-        "agrees" if within else "more are caught" if 100 * 16 / 24 < low else "fewer are caught",
+        "agrees" if within else "more are caught" if low > 100 * 16 / 24 else "fewer are caught",
         "The faults differ from the paper's; signals beyond the loss see what the loss hides.",
     )

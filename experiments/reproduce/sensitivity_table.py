@@ -57,8 +57,8 @@ def table(frames: Mapping[str, pd.DataFrame]) -> Table:
         first = max(means, key=lambda tuner: means[tuner])
         rows.append([name, *(f"{means[t]:+.1f} ± {half[t]:.1f}" for t in order), first, f"{agreement.statistic:.2f}"])
     note = (
-        "Half-widths of the intervals at 95 %. Last: the first tuner, and Spearman's correlation of the tuners' means with "
-        "those of the usual worlds: 1 is the same order."
+        "Half-widths of the intervals at 95 %. Last: the first tuner, and Spearman's correlation of the tuners' means "
+        "with those of the usual worlds: 1 is the same order."
     )
     return Table(
         "Harsher worlds and other accelerators", ["worlds", *order, "first", "order kept"], rows, note, frozenset(order)

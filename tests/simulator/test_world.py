@@ -11,7 +11,7 @@ from simulator.models import models
 from simulator.physics import PRIORS, SOFTWARE
 from simulator.posterior import DEFAULT_PHYSICS, POSTERIOR
 from simulator.step import simulate_step
-from simulator.world import SOFT_ZONE, TRIGGERS, WATCHDOG_S, Conditions, World
+from simulator.world import TRIGGERS, WATCHDOG_S, Conditions, World
 
 TAME = Conditions(physics=0, residuals=0, failures=0, defects=0)
 MODEL, CLUSTER = models()["mixtral-8x7b"], parse_cluster("64xH200-SXM5-141GB")
@@ -57,7 +57,8 @@ def test_the_mean_over_many_runs_approaches_the_truth(columns):
     assert np.mean(medians) == pytest.approx(truth.step_time_s[0], rel=4 * 0.005 / np.sqrt(100))
     peaks = np.mean([result.peak_reserved_bytes for result in runs], axis=0)
     assert peaks == pytest.approx(truth.peak_reserved_bytes[0], rel=4 * 0.002 / np.sqrt(100))
-    assert truth.fits[0] and {result.status for result in runs} == {"ok"}
+    assert truth.fits[0]
+    assert {result.status for result in runs} == {"ok"}
 
 
 def test_nearly_full_memory_slows_runs_and_truth_alike():
