@@ -47,8 +47,8 @@ def reproduce(
     found = [entry for entry in entry_points(group=GROUP) if entry.name == "tables"]
     if not found:
         raise UserError("the package experiments, which makes the tables, is not installed; install attune-lab whole")
-    with study_observer(console(stderr=True), quiet=as_json) as observe:
-        data = found[0].load()(tables or ["all"], out, quick=quick, workers=workers, engine=engine, observe=observe)
+    with study_observer(console(stderr=True), quiet=as_json) as observer:
+        data = found[0].load()(tables or ["all"], out, quick=quick, workers=workers, engine=engine, observer=observer)
     emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -35,23 +35,21 @@ class Bench:
     Attributes:
         out: folder of everything; studies in it are resumed.
         quick: one world and a small budget: to see that it works, not to quote.
-        workers, engine: see `attune_lab.study.run.run_study`.
-        observe: makes the observer of a study from its name; None watches nothing.
+        workers, engine, observer: see `attune_lab.study.run.run_study`.
     """
 
     out: Path
     quick: bool = False
     workers: int = 1
     engine: Engine = "local"
-    observe: Callable[[str], StudyObserver] | None = None
+    observer: StudyObserver | None = None
 
     def study(self, name: str, **changes: Any) -> Tables:
         """The frames of the study file ``name``, run or read back; ``changes`` replace its keys."""
         label = changes.pop("label", name)
         spec = self.spec(name, **changes)
         folder = self.out / ("quick" if self.quick else "studies") / label
-        observer = self.observe(label) if self.observe else None
-        return run_study(spec, folder, workers=self.workers, engine=self.engine, observer=observer)
+        return run_study(spec, folder, workers=self.workers, engine=self.engine, observer=self.observer)
 
     def spec(self, name: str, **changes: Any) -> StudySpec:
         """The study file ``name`` as it is run here."""

@@ -28,7 +28,7 @@ def run(names: Sequence[str], out: Path, **how: Any) -> dict[str, Any]:
     Args:
         names: of `TABLES`, or ``all``.
         out: folder; an interrupted table goes on where it stopped.
-        how: ``quick``, ``workers``, ``engine`` and ``observe`` of a `Bench`.
+        how: ``quick``, ``workers``, ``engine`` and ``observer`` of a `Bench`.
 
     Raises:
         UserError: no such table.

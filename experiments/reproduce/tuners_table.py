@@ -71,7 +71,7 @@ def _against(model: str, campaigns: pd.DataFrame, gains: dict[str, float], other
     else:
         verdict = "disagrees"
     why = (
-        "The alternatives here are told legal points and failures, and many use the cost model; a strong baseline leaves "
-        f"less of a lead (intervals {low[0]:+.1f} … {high[0]:+.1f} and {low[1]:+.1f} … {high[1]:+.1f})."
+        "The alternatives here are told legal points and failures, and many use the cost model; a strong baseline "
+        f"leaves less of a lead (intervals {low[0]:+.1f} … {high[0]:+.1f} and {low[1]:+.1f} … {high[1]:+.1f})."
     )
     return Claim(f"{model}: attune against the best {whom}", theirs, ours, verdict, why)
