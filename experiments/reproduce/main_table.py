@@ -71,9 +71,9 @@ def gains(campaigns: pd.DataFrame, runs: pd.DataFrame) -> Table:
         "levers",
     ]
     note = (
-        "Mean re-measured gain with its interval at 95 % over worlds, best campaign, campaigns that kept the "
-        "recipe, median hours of training after which the tuning is paid for (of campaigns with a gain), mean regret against the best "
-        "recipe of the world, and what the shipped recipes changed most often."
+        "Mean re-measured gain with its interval at 95 % over worlds, best campaign, campaigns that kept the recipe, "
+        "median hours of training after which the tuning is paid for (of campaigns with a gain), mean regret against "
+        "the best recipe of the world, and what the shipped recipes changed most often."
     )
     return Table("Gains", header, rows, note, frozenset(header) - {"model", "cluster", "levers"})
 
