@@ -10,9 +10,10 @@ from typing import Any
 
 from attune_lab.study.engines import Engine
 from attune_lab.study.run import StudyObserver, run_study
-from attune_lab.study.spec import StudySpec, parse_study
+from attune_lab.study.spec import StudySpec
 from attune_lab.study.tables import Tables
 
+from attune_lab import workbench
 from attune_lab.report.tables import Table
 
 QUICK_WORLDS, QUICK_BUDGET = 1, "16x"
@@ -59,9 +60,15 @@ class Bench:
 
 
 def shipped_study(name: str, **changes: Any) -> StudySpec:
-    """The study file ``name`` of this package; ``changes`` replace its keys."""
-    text = files("experiments.reproduce").joinpath(f"studies/{name}.yaml").read_text(encoding="utf-8")
-    spec = parse_study(text, where=f"{name}.yaml")
-    if not changes:
-        return spec
-    return StudySpec.model_validate({**spec.model_dump(), **changes})
+    """The study file ``name`` of this package; ``changes`` replace its keys. Tuners not installed are left out."""
+    from ruamel.yaml import YAML
+
+    path = files("experiments.reproduce").joinpath(f"studies/{name}.yaml")
+    written = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    tuners = [tuner for tuner in written["tuners"] if _installed(tuner if isinstance(tuner, str) else tuner["name"])]
+    return StudySpec.model_validate({**written, "tuners": tuners, **changes})
+
+
+def _installed(tuner: str) -> bool:
+    name, *wrappers = tuner.split("+")
+    return name in workbench.tuner_entry_points() and set(wrappers) <= workbench.wrapper_entry_points().keys()
