@@ -35,7 +35,8 @@ def main() -> None:
 def docstring(module: str) -> str:
     """The docstring of a module, read without importing it, as Markdown."""
     found = find_spec(module)
-    assert found is not None and found.origin is not None
+    assert found is not None
+    assert found.origin is not None
     text = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding="utf-8"))) or ""
     return inspect.cleandoc(text).replace("``", "`")
 
