@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -97,7 +98,7 @@ def curves(
     features = [(_value(job, names), size) for names, size in SIZES.items()]
     drifts = [_drift(generator(seed, "drift", value), size, horizon) for value, size in features if value]
     drifts.append(_drift(generator(seed, "noise", label), RUN, horizon))
-    drifts += [_objective_drift(seed, key, value, horizon) for key, value in sorted(objective.items())]
+    drifts.append(_objective_drift(seed, tuple(sorted(objective.items())), horizon))
     log_loss = np.log(loss) + sum(d for d, _ in drifts)
     log_norm = np.log(norm) + sum(n for _, n in drifts)
     for fault in faults:
@@ -141,7 +142,14 @@ def _drift(random: np.random.Generator, size: Size, horizon: int) -> tuple[Float
     return log_loss, np.full(horizon, random.uniform(-1, 1) * size.norm)
 
 
-def _objective_drift(seed: int, key: str, value: str, horizon: int) -> tuple[Floats, Floats]:
+@lru_cache(maxsize=64)
+def _objective_drift(seed: int, objective: tuple[tuple[str, str], ...], horizon: int) -> tuple[Floats, Floats]:
+    """What settings and values of the objective add up to; all runs of a campaign have them in common."""
+    parts = [_setting_drift(seed, key, value, horizon) for key, value in objective]
+    return sum((d for d, _ in parts), np.zeros(horizon)), sum((n for _, n in parts), np.zeros(horizon))
+
+
+def _setting_drift(seed: int, key: str, value: str, horizon: int) -> tuple[Floats, Floats]:
     """Another objective: a one-sided ramp, and another loss or gradient at the first step."""
     random = generator(seed, "objective", key, value)
     side, share = random.choice([-1.0, 1.0]), random.uniform(0.3, 1.0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.draws import Codes, key, normals, row_codes
 from simulator.job import Floats, Jobs
@@ -41,28 +40,37 @@ _PURPOSES = ("time", "memory")
 
 def residuals(seed: int, jobs: Jobs) -> Floats:
     """Log-ratios of truth to physics of step time and of memory, shape (2, B)."""
-    layouts, levers = _keys(seed, jobs.model.name)
-    shared = LAYOUT_SD[:, None] * normals(layouts[:, None], _layout_codes(jobs))
-    opinions = normals(levers[..., None], _lever_codes(jobs))
-    own: Floats = LEVERS_SD[:, None] / np.sqrt(len(LEVERS)) * opinions.sum(axis=1)
-    return shared + own
+    values = np.array([getattr(jobs, name) for name in LEVERS], dtype=np.float64)
+    parts = lever_residuals(seed, jobs.model.name, LEVERS, values)
+    total: Floats = layout_residuals(seed, jobs) + parts.sum(axis=1)
+    return total
 
 
-@lru_cache(maxsize=256)
-def _keys(seed: int, model: str) -> tuple[Codes, Codes]:
-    """Keys of layouts, shape (2,), and of levers, shape (2, L)."""
-    layouts = [key(seed, purpose, model, "layout") for purpose in _PURPOSES]
-    levers = [[key(seed, purpose, model, lever) for lever in LEVERS] for purpose in _PURPOSES]
-    return np.array(layouts), np.array(levers)
-
-
-def _layout_codes(jobs: Jobs) -> Codes:
-    """Shape (B,)."""
+def layout_residuals(seed: int, jobs: Jobs) -> Floats:
+    """The part that belongs to the layout, shape (2, B)."""
     sizes = np.array([getattr(jobs, name) for name in LAYOUT], dtype=np.int64).T
-    return row_codes(np.concatenate((sizes, jobs.stage_layers), axis=1))
+    codes = row_codes(np.concatenate((sizes, jobs.stage_layers), axis=1))
+    parts: Floats = LAYOUT_SD[:, None] * normals(_keys(seed, jobs.model.name, ("layout",)), codes)
+    return parts
 
 
-def _lever_codes(jobs: Jobs) -> Codes:
-    """Values of the levers as numbers, in their 64 bits, shape (L, B)."""
-    values: NDArray[np.float64] = np.array([getattr(jobs, name) for name in LEVERS], dtype=np.float64)
-    return values.view(np.uint64)
+def lever_residuals(seed: int, model: str, levers: tuple[str, ...], values: Floats) -> Floats:
+    """The parts that belong to values of some of `LEVERS`, each at most ``LIMIT * LEVERS_SD / sqrt(L)``.
+
+    Args:
+        seed, model: of the world, of the jobs.
+        levers: L' names.
+        values: of each lever, shape (L', B).
+
+    Returns:
+        Parts of time and of memory, shape (2, L', B).
+    """
+    keys = _keys(seed, model, levers)[..., None]
+    parts: Floats = (LEVERS_SD / np.sqrt(len(LEVERS)))[:, None, None] * normals(keys, values.view(np.uint64))
+    return parts
+
+
+@lru_cache(maxsize=1024)
+def _keys(seed: int, model: str, names: tuple[str, ...]) -> Codes:
+    """Keys of draws by purpose and name, shape (2, names)."""
+    return np.array([[key(seed, purpose, model, name) for name in names] for purpose in _PURPOSES])

@@ -6,6 +6,7 @@ Imports of this module are forbidden to tuners.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -43,20 +44,20 @@ SOFT_ZONE = 0.96
 STACKS = ("0.16.0", "0.17.0", "0.18.0")
 HIDDEN_CHANCE = 0.35
 
-Trigger = Callable[[Jobs], Bools]
-TRIGGERS: Mapping[str, Trigger] = {
-    "ep_overlap and delay_wgrad": lambda j: j.ep_overlap & j.delay_wgrad,
-    "deepep and mbs > 1": lambda j: (j.dispatcher == int(Dispatcher.DEEPEP)) & (j.mbs > 1),
-    "hybridep": lambda j: j.dispatcher == int(Dispatcher.HYBRIDEP),
-    "graph of the router with deepep": lambda j: (
-        has(j.cuda_graph, Graph.MOE_ROUTER) & (j.dispatcher == int(Dispatcher.DEEPEP))
+TRIGGERS: Mapping[str, Callable[..., Bools]] = {
+    "ep_overlap and delay_wgrad": lambda ep_overlap, delay_wgrad: ep_overlap & delay_wgrad,
+    "deepep and mbs > 1": lambda dispatcher, mbs: (dispatcher == int(Dispatcher.DEEPEP)) & (mbs > 1),
+    "hybridep": lambda dispatcher: dispatcher == int(Dispatcher.HYBRIDEP),
+    "graph of the router with deepep": lambda cuda_graph, dispatcher: (
+        has(cuda_graph, Graph.MOE_ROUTER) & (dispatcher == int(Dispatcher.DEEPEP))
     ),
-    "tp_comm_overlap and cp": lambda j: j.tp_comm_overlap & (j.cp > 1),
-    "shared_expert_overlap and interleaving": lambda j: j.shared_expert_overlap & (j.vpp > 1),
-    "optimizer_offload": lambda j: j.optimizer_offload > 0,
-    "router_fusion and ep > 8": lambda j: j.router_fusion & (j.ep > 8),
+    "tp_comm_overlap and cp": lambda tp_comm_overlap, cp: tp_comm_overlap & (cp > 1),
+    "shared_expert_overlap and interleaving": lambda shared_expert_overlap, vpp: shared_expert_overlap & (vpp > 1),
+    "optimizer_offload": lambda optimizer_offload: optimizer_offload > 0,
+    "router_fusion and ep > 8": lambda router_fusion, ep: router_fusion & (ep > 8),
 }
-"""Lever combinations that a world may have a defect in, by description; true where a job has them, shape (B,)."""
+"""Lever combinations that a world may have a defect in, by description: functions of columns of `Jobs`, which are
+their parameters, true where a job has the combination."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,15 @@ class HiddenDefect:
 
     trigger: str
     signature: Signature
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of `Jobs` that set it off."""
+        return tuple(inspect.signature(TRIGGERS[self.trigger]).parameters)
+
+    def active(self, jobs: Jobs) -> Bools:
+        """Where jobs set it off, shape (B,)."""
+        return TRIGGERS[self.trigger](**{name: getattr(jobs, name) for name in self.columns})
 
 
 @dataclass(frozen=True)
@@ -179,7 +189,7 @@ class World:
             some = jobs.take(chunk)
             reserved = peak_memory(some, self.physics.memory).peak_reserved_bytes
             base, memory = self._true(some, step_seconds(some, self.physics), reserved)
-            times.append(base * self._retries(memory.max(axis=1)))
+            times.append(base * self.retries(memory.max(axis=1)))
             stages.append(memory)
         memory = np.concatenate(stages)
         fits = memory.max(axis=1) <= self.cluster.accelerator.memory_bytes
@@ -210,8 +220,8 @@ class World:
         base, reserved = self._true(job, physics.step_time_s, physics.peak_reserved_bytes)
         memory = reserved[0, : job.pp[0]] * np.exp(self.conditions.noise * MEMORY_NOISE * random.normal())
         startup = self._nominal_startup_s(job) * float(np.clip(np.exp(0.15 * random.normal()), 0.7, 1.5))
-        times = self._step_times(float((base * self._retries(memory.max()))[0]), steps, random)
-        faults = [*faults, *(d.signature for d in self.hidden if TRIGGERS[d.trigger](job)[0])]
+        times = self._step_times(float((base * self.retries(memory.max()))[0]), steps, random)
+        faults = [*faults, *(d.signature for d in self.hidden if d.active(job)[0])]
         loss, norm = curves(self.seed, job, label, steps=steps, objective=objective, faults=faults)
         failures = {kind: startup + self._hours_to(rate, random) * 3600 for kind, rate in FAILURES.items()}
         ends = startup + np.cumsum(times)
@@ -241,8 +251,8 @@ class World:
         time, memory = np.exp(self.conditions.residuals * residuals(self.seed, jobs))
         return step_s * time, reserved * memory[:, None]
 
-    def _retries(self, fullest: Floats) -> Floats:
-        """Step time over that with memory to spare, where the fullest stage reserves so many bytes."""
+    def retries(self, fullest: Floats) -> Floats:
+        """Step time over that with memory to spare where the fullest stage reserves so much; never falls with it."""
         full = fullest / self.cluster.accelerator.memory_bytes
         return np.asarray(1 + 0.3 * np.clip((full - SOFT_ZONE) / (1 - SOFT_ZONE), 0, 1) ** 2)
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from attune_lab.contracts import EnvironmentFault
@@ -49,9 +49,17 @@ def read_only_engine(path: Path) -> Engine:
     return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
 
 
+_PRAGMAS = ("journal_mode=WAL", "foreign_keys=ON", "synchronous=NORMAL", f"busy_timeout={_BUSY_TIMEOUT_S * 1000}")
+"""Beside a write-ahead log NORMAL is enough against a process that is killed at any instant: what it committed is with
+the operating system. A power cut leaves a whole database too, but may take the last commits with it.
+
+**Source:** https://www.sqlite.org/pragma.html#pragma_synchronous
+"""
+
+
 def _configure_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver would otherwise commit before DDL; BEGIN is ours
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", f"busy_timeout={_BUSY_TIMEOUT_S * 1000}"):
+    for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
 
 
@@ -61,8 +69,6 @@ def transaction(engine: Engine, where: str) -> Iterator[Connection]:
     try:
         with engine.begin() as connection:
             yield connection
-    except IntegrityError:
-        raise
     except SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         if isinstance(error, DatabaseError) and ("not a database" in cause or "malformed" in cause):

@@ -116,9 +116,7 @@ class Runner:
             self.observer.run_started(label, purpose, proposal, self.budget)
             report = checked(self.cluster.run(proposal.recipe, steps, label=label, step_limit_s=step_limit_s), label)
             charged = self.budget.settle(reservation, to_us(report.gpu_hours))
-            self.store.finish(label, report, charged)
-            row = self._stored(label, proposal.recipe)
-            assert row is not None
+            row = self.store.finish(label, report, charged)
         else:
             assert row.charged_us is not None
             self.budget.settle(reservation, row.charged_us)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
     insert,
     inspect,
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 
 from attune_lab.campaign.budget import to_us
 from attune_lab.campaign.database import locked, open_engine, read_only_engine, transaction, understood
@@ -78,6 +79,10 @@ _EVENTS = Table(
     Column("kind", String(32), nullable=False),
     Column("data", Text, nullable=False),
 )
+
+
+_INSERT = insert(_RUNS)
+_FINISH = update(_RUNS).where(_RUNS.c.campaign_id == bindparam("of_campaign"), _RUNS.c.label == bindparam("of_label"))
 
 
 @dataclass(frozen=True)
@@ -136,14 +141,14 @@ class Store:
         self._engine.dispose()
         self._lock.release()
 
+    @cached_property
+    def _rows(self) -> dict[str, RunRow]:
+        """Every stored run by label, in the order they were started; read once, as the lock keeps other writers out."""
+        return {row.label: row for row in self.read().runs}
+
     def run(self, label: str) -> RunRow | None:
         """The run called ``label``, None when it was never started."""
-        with transaction(self._engine, self.where) as connection:
-            found = connection.execute(
-                select(_RUNS).where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label)
-            ).one_or_none()
-        with understood(self.where):
-            return None if found is None else _run_row(found._mapping)
+        return self._rows.get(label)
 
     def start(self, row: RunRow) -> None:
         """Record that a run is about to start.
@@ -153,20 +158,22 @@ class Store:
         """
         self._insert(row, state="started")
 
-    def finish(self, label: str, report: RunReport, charged_us: int) -> None:
-        """Record the report of a started run and what it is charged.
+    def finish(self, label: str, report: RunReport, charged_us: int) -> RunRow:
+        """Record the report of a started run and what it is charged; the run as it is stored now.
 
         Raises:
             ValueError: no such run, or it is finished already.
         """
-        change = (
-            update(_RUNS)
-            .where(_RUNS.c.campaign_id == self._id, _RUNS.c.label == label, _RUNS.c.state == "started")
-            .values(state="finished", charged_us=charged_us, report=report.model_dump_json())
-        )
+        row = self._rows.get(label)
+        if row is None or row.report is not None:
+            raise ValueError(f"run {label} was not started, or is finished already")
+        text = report.model_dump_json()
+        of = {"of_campaign": self._id, "of_label": label}
         with transaction(self._engine, self.where) as connection:
-            if connection.execute(change).rowcount != 1:
-                raise ValueError(f"run {label} was not started, or is finished already")
+            connection.execute(_FINISH, {**of, "state": "finished", "charged_us": charged_us, "report": text})
+        row = replace(row, charged_us=charged_us, report=RunReport.model_validate_json(text))
+        self._rows[label] = row
+        return row
 
     def record(self, row: RunRow) -> None:
         """Record a run that cost nothing: refused, or answered from an earlier one.
@@ -178,7 +185,7 @@ class Store:
 
     def runs(self) -> tuple[RunRow, ...]:
         """All runs, in the order they were started."""
-        return self.read().runs
+        return tuple(self._rows.values())
 
     def add_event(self, kind: str, data: Any) -> None:
         """Append a JSON-ready event."""
@@ -187,7 +194,11 @@ class Store:
 
     def event(self, kind: str) -> Any | None:
         """The data of the first event of a kind, None when there is none."""
-        return next((data for name, data in self.read().events if name == kind), None)
+        first = select(_EVENTS.c.data).where(_EVENTS.c.campaign_id == self._id, _EVENTS.c.kind == kind)
+        with transaction(self._engine, self.where) as connection:
+            text = connection.execute(first.order_by(_EVENTS.c.id).limit(1)).scalar_one_or_none()
+        with understood(self.where):
+            return None if text is None else json.loads(text)
 
     def finish_campaign(self, result: str) -> None:
         """Record the campaign's result (JSON text) and close it for good."""
@@ -201,24 +212,25 @@ class Store:
         return _read(self._engine, self.where, _CAMPAIGN.c.id == self._id)
 
     def _insert(self, row: RunRow, *, state: str) -> None:
+        if row.label in self._rows:
+            raise ValueError(f"run {row.label} is stored already")
+        proposal = json.dumps(dict(row.proposal))
         values = {
             "campaign_id": self._id,
             "label": row.label,
             "purpose": row.purpose,
             "recipe_digest": row.recipe.digest,
             "recipe": json.dumps(row.recipe.canonical()),
-            "proposal": json.dumps(dict(row.proposal)),
+            "proposal": proposal,
             "reserved_us": row.reserved_us,
             "charged_us": row.charged_us,
             "report": None if row.report is None else row.report.model_dump_json(),
             "repeats": row.repeats,
             "state": state,
         }
-        try:
-            with transaction(self._engine, self.where) as connection:
-                connection.execute(insert(_RUNS).values(values))
-        except IntegrityError as error:
-            raise ValueError(f"run {row.label} is stored already") from error
+        with transaction(self._engine, self.where) as connection:
+            connection.execute(_INSERT, values)
+        self._rows[row.label] = replace(row, proposal=json.loads(proposal))
 
 
 def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Store:

@@ -82,6 +82,7 @@ def check(
     """
     before = facts_of(baseline, cluster, versions)
     after = facts_of(candidate, cluster, versions)
+    known = defects.active(before), defects.active(after)
     changed, approved = _changed(before, after), approved_names(approvals)
     checks = [
         *(judge_setting(setting, old, new, approved) for setting, old, new in changed),
@@ -90,14 +91,15 @@ def check(
         *_mapping("version", baseline.versions, candidate.versions),
         *_environment(baseline.environment, candidate.environment),
         *_invariants(baseline, candidate, before, after),
-        *defects.introduced(before, after, versions_follow=versions_follow),
+        *defects.introduced(*known, versions_follow=versions_follow),
     ]
     if not checks:
         checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
     kinds = [kind_of(setting, old, new) for setting, old, new in changed]
     kinds += [kind for name in _differing(baseline.environment, candidate.environment) if (kind := _variable(name))]
     change = max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
-    return ConfigurationResult(tuple(checks), change, _allowance(before, after))
+    left = [defect for defect in known[0][0] if defect not in known[1][0]]
+    return ConfigurationResult(tuple(checks), change, _allowance(before, after, left))
 
 
 def other_versions(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Check | None:
@@ -195,14 +197,13 @@ def rounding(before: Mapping[str, Any], after: Mapping[str, Any]) -> Band:
     return FP8 if before.get("fp8") and after.get("fp8") else NO_ALLOWANCE
 
 
-def _allowance(before: Mapping[str, Any], after: Mapping[str, Any]) -> Band:
+def _allowance(before: Mapping[str, Any], after: Mapping[str, Any], left: Collection[defects.Defect]) -> Band:
     """What padding shifts, and twice what the defects show that the candidate leaves: it depends on the model."""
-    now, shift = defects.active(after)[0], _padding_shift(before, after)
+    shift = _padding_shift(before, after)
     allowance = Band(shift, shift, shift, 0.0).widened(rounding(before, after))
-    for defect in defects.active(before)[0]:
-        if defect not in now:
-            bias = abs(defect.effect.get("bias", 0.0))
-            norm = abs(math.log(defect.effect.get("grad_norm", 1.0)))
-            step_1 = abs(defect.effect.get("step_1", 0.0))
-            allowance = allowance.widened(Band(2 * step_1, 4 * bias, 2 * bias, 2 * norm))
+    for defect in left:
+        bias = abs(defect.effect.get("bias", 0.0))
+        norm = abs(math.log(defect.effect.get("grad_norm", 1.0)))
+        step_1 = abs(defect.effect.get("step_1", 0.0))
+        allowance = allowance.widened(Band(2 * step_1, 4 * bias, 2 * bias, 2 * norm))
     return allowance

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from attune_lab.gate.facts import LIBRARIES
 from attune_lab.gate.verdict import Check, Outcome
 from attune_lab.recipe.expressions import Expression, UnknownName, compile_expression
 
 ANY_STACK = "any"
+
+Active: TypeAlias = "tuple[list[Defect], list[tuple[Defect, str]]]"
+"""Defects that are active, and those left open with the name of the fact that is not known."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def _defect(id_: str, entry: Mapping[str, Any]) -> Defect:
     return Defect(id=id_, **{**entry, **stack, "when": compile_expression(entry["when"])})
 
 
-def active(values: Mapping[str, Any]) -> tuple[list[Defect], list[tuple[Defect, str]]]:
+def active(values: Mapping[str, Any]) -> Active:
     """The defects active under ``values``, and those left open because a fact is unknown, with its name.
 
     Args:
@@ -64,17 +67,14 @@ def active(values: Mapping[str, Any]) -> tuple[list[Defect], list[tuple[Defect, 
     return found, unknown
 
 
-def introduced(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, versions_follow: bool = False
-) -> Iterator[Check]:
+def introduced(before: Active, after: Active, *, versions_follow: bool = False) -> Iterator[Check]:
     """A check per known defect that two runs touch: what the candidate brings in counts, the rest is noted.
 
     Args:
-        before, after: facts of baseline and candidate.
+        before, after: what is active in baseline and candidate.
         versions_follow: a run will report the versions, so a defect that hangs on an unknown one is not asked about.
     """
-    inherited, doubtful = active(before)
-    found, unknown = active(after)
+    (inherited, doubtful), (found, unknown) = before, after
     for defect in inherited:
         if defect not in found:
             reason = f"{defect.title} ({defect.source}): the candidate leaves this defect of the baseline behind."

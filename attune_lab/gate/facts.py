@@ -43,10 +43,8 @@ def facts_of(recipe: Recipe, cluster: ClusterSpec, reported: Mapping[str, str] |
         reported: versions a run reported; they count before those the recipe names. A library nobody names is absent.
     """
     from attune_lab.recipe.effective import effective
-    from attune_lab.recipe.registry import registry
 
-    values: dict[str, Any] = {**_defaults(), **{key: recipe.get(key) for key in registry()}}
-    values.update(effective(recipe, cluster))
+    values = {**_defaults(), **effective(recipe, cluster)}
     values |= _implied(values)
     values["te_vendor"] = "amd" if cluster.accelerator.name.startswith("MI") else "nvidia"
     values.update({f"env_{name}": value for name, value in recipe.environment.items()})
@@ -102,7 +100,8 @@ def _implied(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _defaults() -> dict[str, Any]:
+@cache
+def _defaults() -> Mapping[str, Any]:
     known = {name: entry["default"] for name, entry in vocabulary().items() if "default" in entry}
     return {**known, **{f"env_{name}": None for name in _ENVIRONMENT}}
 
@@ -170,6 +169,7 @@ def _derived(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_versions(values: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
     """``values`` with the versions that are known, and no others."""
-    known = versions(named)
-    others = {name: value for name, value in values.items() if name not in LIBRARIES}
+    known, others = versions(named), dict(values)
+    for name in LIBRARIES:
+        others.pop(name, None)
     return {**others, **_NO_CONTAINER, **{name: known[name] for name in LIBRARIES if name in known}}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.gate.couplings import coupled
-from attune_lab.gate.defects import introduced
+from attune_lab.gate.defects import active, introduced
 from attune_lab.gate.derived import batch_and_schedule
 from attune_lab.gate.facts import facts_in_force
 from attune_lab.gate.rules import approved_names, judge_setting, outside, show
@@ -49,7 +49,7 @@ def known_defects(baseline: Signals, candidate: Signals) -> list[Check]:
     """One check per known defect of Megatron-LM that two recorded runs touch; empty for runs of other stacks."""
     if "mcore" not in baseline.stack or "mcore" not in candidate.stack:
         return []
-    before, after = (facts_in_force(run.effective, run.stack) for run in (baseline, candidate))
+    before, after = (active(facts_in_force(run.effective, run.stack)) for run in (baseline, candidate))
     return list(introduced(before, after))
 
 

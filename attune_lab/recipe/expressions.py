@@ -36,6 +36,7 @@ class UnknownName(LookupError):
         self.name = name
 
 
+@lru_cache(maxsize=1024, typed=True)
 def version(text: str) -> tuple[int, ...]:
     """The numbers of a version for comparison: ``"0.16.1rc2+g1"`` -> ``(0, 16, 1)``.
 

@@ -38,12 +38,12 @@ def required(values: Mapping[str, Any], key: str) -> int:
         UserError: it is missing or below 1; the message names the flag.
     """
     value = values[key]
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
     flag = registry()[key].flags[0]
     if value is None:
         raise UserError(f"the recipe does not state {flag}; add it, the model and the step are defined by it")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"{flag} is {value!r}; it must be a whole number of at least 1")
-    return value
+    raise UserError(f"{flag} is {value!r}; it must be a whole number of at least 1")
 
 
 def shape_of(recipe: Recipe) -> ModelShape:
