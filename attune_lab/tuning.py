@@ -14,10 +14,11 @@ from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campai
 from attune_lab.campaign.budget import Budget, TunerBudget
 from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import EnvironmentFault, Tuner, TuningTask, UserError
-from attune_lab.workbench import Workbench, open_workbench, tuner_factory
+from attune_lab.workbench import TunerFactory, Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
 
 if TYPE_CHECKING:
+    from attune_lab.cluster.simulated import SimulatedCluster
     from attune_lab.recipe import Recipe
     from attune_lab.space import SearchSpace
 
@@ -57,20 +58,25 @@ class TuneRequest:
     logs: bool = True
 
 
-def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[str, Any]:
+def tune_recipe(
+    request: TuneRequest, observer: Observer | None = None, factory: TunerFactory | None = None
+) -> dict[str, Any]:
     """The result of the campaign as the JSON object of `attune tune`; begun, resumed or read back.
+
+    Args:
+        request: what is asked for.
+        observer: told what happens, for display.
+        factory: of the tuner; None for the one registered under the request's name.
 
     Raises:
         UserError: anything in the request that cannot be used.
         EnvironmentFault: disk, database or another process in the way.
     """
-    from attune_lab.cluster.simulated import SimulatedCluster, world_seed
     from attune_lab.gate import CampaignGate, OpenGate
     from attune_lab.space import SearchSpace
-    from simulator.world import Conditions
 
     budget = parse_budget(request.budget)
-    factory = tuner_factory(request.tuner)
+    factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     space = SearchSpace(bench.baseline, bench.cluster, approvals=request.approvals)
     spec = _spec(request, budget, bench)
@@ -80,12 +86,7 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     result = run_campaign(
         spec,
         out,
-        cluster=SimulatedCluster(
-            bench.cluster,
-            world_seed(request.seed),
-            conditions=Conditions(**dict(request.conditions)),
-            log_dir=out / "logs" if request.logs else None,
-        ),
+        cluster=_cluster(request, bench, out / "logs" if request.logs else None),
         tuner_factory=factory,
         space=space,
         cost_model=bench.cost_model,
@@ -101,6 +102,33 @@ def tune_recipe(request: TuneRequest, observer: Observer | None = None) -> dict[
     return data
 
 
+def refuse_hopeless(request: TuneRequest) -> None:
+    """Raise what `tune_recipe` would raise of the recipe, the cluster or the budget, before it runs anything.
+
+    Raises:
+        UserError: the recipe cannot start there, or the budget does not cover what every campaign needs.
+    """
+    from attune_lab.campaign.baseline import opening_budget
+
+    bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
+    opening_budget(parse_budget(request.budget), bench.baseline, bench.cost_model, _cluster(request, bench, None))
+
+
+def end_search_of(request: TuneRequest, reason: str) -> None:
+    """End the search of a campaign whose tuner is no more; the next `tune_recipe` goes on with its finals.
+
+    Raises:
+        UserError, EnvironmentFault: see `tune_recipe`.
+    """
+    from attune_lab.campaign.search import end_search
+    from attune_lab.campaign.store import open_store
+
+    bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
+    spec = _spec(request, parse_budget(request.budget), bench)
+    with open_store(request.out or default_folder(request), spec) as store:
+        end_search(store, reason)
+
+
 def default_folder(request: TuneRequest) -> Path:
     """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced."""
     words = (
@@ -111,6 +139,15 @@ def default_folder(request: TuneRequest) -> Path:
         f"seed{request.seed}",
     )
     return Path("campaigns") / "-".join(re.sub(r"[^A-Za-z0-9._@-]+", "_", word) for word in words)
+
+
+def _cluster(request: TuneRequest, bench: Workbench, log_dir: Path | None) -> SimulatedCluster:
+    """The world the request's seed stands for."""
+    from attune_lab.cluster.simulated import SimulatedCluster, world_seed
+    from simulator.world import Conditions
+
+    conditions = Conditions(**dict(request.conditions))
+    return SimulatedCluster(bench.cluster, world_seed(request.seed), conditions=conditions, log_dir=log_dir)
 
 
 def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:

@@ -20,6 +20,7 @@ from attune_lab.campaign.budget import (
 from attune_lab.campaign.noise import NoiseBand, noise_band
 from attune_lab.contracts import (
     INFRASTRUCTURE_FAULTS,
+    Cluster,
     CostModel,
     EnvironmentFault,
     Proposal,
@@ -88,7 +89,9 @@ class Baseline:
         return statistics.fmean(_rate(run) for run in self.runs)
 
 
-def opening_budget(request: BudgetRequest, recipe: Recipe, cost_model: CostModel, runner: Runner) -> tuple[int, float]:
+def opening_budget(
+    request: BudgetRequest, recipe: Recipe, cost_model: CostModel, cluster: Cluster
+) -> tuple[int, float]:
     """The budget in GPU-microseconds as far as it can be known before the first run, and the expected step time.
 
     A budget in multiples of a run is priced by the cost model until the first run has shown the true price.
@@ -100,8 +103,8 @@ def opening_budget(request: BudgetRequest, recipe: Recipe, cost_model: CostModel
     step_s = estimate.step_time_s
     if estimate.problems or not (math.isfinite(step_s) and step_s > 0):
         reason = "; ".join(estimate.problems) or "the cost model has no step time for it"
-        raise UserError(f"the baseline cannot start on {runner.cluster.spec.name}: {reason}")
-    n_gpus, startup_s = runner.cluster.spec.n_gpus, runner.cluster.startup_bound_s(recipe)
+        raise UserError(f"the baseline cannot start on {cluster.spec.name}: {reason}")
+    n_gpus, startup_s = cluster.spec.n_gpus, cluster.startup_bound_s(recipe)
     run_cost = bound_us(n_gpus, startup_s + TIMING_STEPS * step_s)
     smallest = smallest_us(n_gpus, startup_s, step_s)
     total = request.total_us(run_cost)

@@ -119,14 +119,13 @@ class _Campaign:
             baseline=baseline,
             winner=winner,
             losses=losses,
-            stop_reason=ended.stop_reason,
-            usage=ended.usage,
+            search=ended,
             shipped_path=str(ship(shipped)) if ship else None,
         )
 
     def _baseline(self) -> tuple[Baseline, Reservation | None]:
         spec, runner = self.spec, self.runner
-        total, step_s = opening_budget(spec.budget, spec.baseline, self.cost_model, runner)
+        total, step_s = opening_budget(spec.budget, spec.baseline, self.cost_model, runner.cluster)
         runner.budget.set_total(total)
         return measure_baseline(
             spec.budget, spec.baseline, step_s=step_s, space=self.space, cost_model=self.cost_model, runner=runner

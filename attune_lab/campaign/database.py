@@ -20,15 +20,15 @@ from attune_lab.contracts import EnvironmentFault
 _BUSY_TIMEOUT_S = 30
 
 
-def locked(out: Path) -> FileLock:
-    """The lock of a campaign folder, held; the holder's process id is beside it for the others to print."""
-    lock, holder = FileLock(out / "campaign.lock"), out / "campaign.pid"
+def locked(out: Path, what: str = "campaign") -> FileLock:
+    """The lock of a folder that holds a ``what``, held; the holder's process id is beside it for others to print."""
+    lock, holder = FileLock(out / f"{what}.lock"), out / f"{what}.pid"
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         pid = holder.read_text().strip() if holder.exists() else "unknown"
         raise EnvironmentFault(
-            f"another attune process (pid {pid}) is driving the campaign in {out}; wait for it or use another --out"
+            f"another attune process (pid {pid}) is driving the {what} in {out}; wait for it or use another --out"
         ) from error
     holder.write_text(f"{os.getpid()}\n")
     return lock

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from attune_lab.contracts import Gate, RunReport, Verdict
 
 
+REFUSED = "gate says"
+"""How the reason begins for which a finalist was lost to the gate."""
+
+
 @dataclass(frozen=True)
 class Loss:
     """A trial that was not shipped, and why. ``gain`` is a fraction, None where nothing was measured."""
@@ -47,7 +51,7 @@ def finals(
     losses = [Loss(t.label, _failure(t.report)) for t in trials if t.report.status != "ok"]
     winner: Winner | None = None
     finalist = 0
-    for gain, trial in _measured(trials, baseline):
+    for gain, trial in measured(trials, baseline):
         band = baseline.band.of(len(trial.report.timed_step_times_s))
         if winner is not None:
             losses.append(Loss(trial.label, f"the shipped recipe was faster in the search ({gain:+.1%} here)", gain))
@@ -65,7 +69,7 @@ def finals(
     return winner, losses
 
 
-def _measured(trials: Sequence[Trial], baseline: Baseline) -> list[tuple[float, Trial]]:
+def measured(trials: Sequence[Trial], baseline: Baseline) -> list[tuple[float, Trial]]:
     """Each recipe that ran, once, with the mean of its measured gains; the fastest first."""
     gains: dict[str, list[float]] = {}
     first: dict[str, Trial] = {}
@@ -135,7 +139,7 @@ def _refused(verdict: Verdict) -> str | None:
     """Why the gate does not let a candidate pass, None when it does."""
     if verdict.verdict == "pass":
         return None
-    return f"gate says {verdict.verdict}: {' '.join(verdict.reasons) or 'no reason given'}"
+    return f"{REFUSED} {verdict.verdict}: {' '.join(verdict.reasons) or 'no reason given'}"
 
 
 def _failure(report: RunReport) -> str:

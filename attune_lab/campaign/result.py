@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +16,7 @@ from attune_lab.recipe import Recipe
 if TYPE_CHECKING:
     from attune_lab.campaign.baseline import Baseline
     from attune_lab.campaign.finals import Loss, Winner
+    from attune_lab.campaign.search import Search
     from attune_lab.campaign.spec import CampaignSpec
     from attune_lab.campaign.store import RunRow
 
@@ -56,6 +57,7 @@ class CampaignResult(BaseModel):
     usd_spent: float | None
     payback_hours: float | None
     stop_reason: str
+    tuner_failed: bool = False
     llm: dict[str, float] = {}
     gate: dict[str, Any]
     lost: tuple[dict[str, Any], ...]
@@ -79,8 +81,7 @@ def build_result(
     baseline: Baseline,
     winner: Winner | None,
     losses: Sequence[Loss],
-    stop_reason: str,
-    usage: Mapping[str, float],
+    search: Search,
     shipped_path: str | None,
 ) -> CampaignResult:
     """The result of a campaign from its parts; the bill and the list of runs are the runner's."""
@@ -120,8 +121,9 @@ def build_result(
         gpu_hours_spent=spent,
         usd_spent=spent * price if math.isfinite(price) else None,
         payback_hours=payback_hours(spent, cluster.n_gpus, gain),
-        stop_reason=stop_reason,
-        llm=dict(usage),
+        stop_reason=search.stop_reason,
+        tuner_failed=search.failed,
+        llm=dict(search.usage),
         gate=_gate(winner),
         lost=tuple(_lost(loss) for loss in losses),
         runs=tuple(run_json(row) for row in runner.store.runs()),

@@ -64,11 +64,13 @@ class Search:
         trials: the distinct proposals, in the order made.
         stop_reason: why it ended.
         usage: what the tuner's language models used (``input_tokens``, ``output_tokens``, ``usd``); empty without any.
+        failed: it ended because the tuner raised, or returned something that is no proposal.
     """
 
     trials: list[Trial]
     stop_reason: str
     usage: Mapping[str, float]
+    failed: bool = False
 
 
 class TunerFailure(Exception):
@@ -93,13 +95,13 @@ def search(
         runner.store.add_event(_END, end)
     else:
         loop.repeat()
-    return Search(loop.trials, end["reason"], end["usage"])
+    return Search(loop.trials, end["reason"], end["usage"], end["failed"])
 
 
 def end_search(store: Store, reason: str) -> None:
     """End the search of a campaign from outside, as when its tuner hangs; the campaign goes on with its finals."""
     if _stored_end(store) is None:
-        store.add_event(_END, {"reason": reason, "usage": {}})
+        store.add_event(_END, {"reason": reason, "usage": {}, "failed": False})
 
 
 class _Loop:
@@ -110,13 +112,13 @@ class _Loop:
 
     def go(self, task: TuningTask, factory: Callable[[TuningTask], Tuner]) -> dict[str, Any]:
         """Search to the end: the reason for it, and what language models used on the way."""
-        tuner = None
+        tuner, failed = None, False
         try:
             tuner = _guarded(factory, task)
             reason = self._search(tuner)
         except TunerFailure as failure:
-            reason = str(failure)
-        return {"reason": reason, "usage": {} if tuner is None else _usage(tuner)}
+            reason, failed = str(failure), True
+        return {"reason": reason, "usage": {} if tuner is None else _usage(tuner), "failed": failed}
 
     def repeat(self) -> None:
         """Go through the stored proposals of a search that has ended, without its tuner."""
@@ -198,7 +200,9 @@ def _stored_end(store: Store) -> dict[str, Any] | None:
 
     end = store.event(_END)
     with understood(store.where):
-        if end is not None and not (isinstance(end["reason"], str) and _is_usage(end["usage"])):
+        if end is not None and not (
+            isinstance(end["reason"], str) and _is_usage(end["usage"]) and type(end["failed"]) is bool
+        ):
             raise ValueError("the end of the search is not as it was written")
     return end
 

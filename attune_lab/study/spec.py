@@ -1,0 +1,333 @@
+"""A study as a person writes it: YAML in, one immutable value out, every mistake named at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from attune_lab.contracts import UserError
+
+_LARGEST_FILE = 1_000_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@=,()-]{0,79}")
+"""Names become folders, so they are the same on every file system."""
+
+
+def _named(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            f"{_shown(text)} is no name: begin with a letter or digit, "
+            "and take up to 80 of them, spaces and . _ + @ = , ( ) -"
+        )
+    return text
+
+
+def _known_cluster(name: str) -> str:
+    from simulator.hardware import parse_cluster
+
+    return parse_cluster(name).name
+
+
+def _known_budget(text: object) -> str:
+    from attune_lab.campaign import parse_budget
+
+    try:
+        budget = parse_budget(str(text))
+    except UserError as error:
+        raise ValueError(str(error).removeprefix("--budget ")) from error
+    if budget.multiple is not None and budget.multiple < 1:
+        raise ValueError(f"{budget.text} is less than one run of the baseline; 40x is usual")
+    return budget.text
+
+
+def _known_tuner(name: str, info: ValidationInfo) -> str:
+    """The name, when it and the wrappers after it are registered; nothing of them is loaded here."""
+    if (info.context or {}).get("stored"):  # to read a study, its tuners need not be installed any more
+        return name
+    from attune_lab.workbench import tuner_entry_points, wrapper_entry_points
+
+    tuner, *wrappers = name.split("+")
+    parts = [("tuner", tuner, tuner_entry_points()), *(("wrapper", part, wrapper_entry_points()) for part in wrappers)]
+    for kind, part, known in parts:
+        if part not in known:
+            near = difflib.get_close_matches(part, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(sorted(known)) or 'none'}"
+            raise ValueError(f"no {kind} is called {_shown(part)}; {hint}")
+    return name
+
+
+Name: TypeAlias = Annotated[str, AfterValidator(_named)]
+Factor: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConditionsOfStudy(_Part):
+    """Factors on the usual spread of physics, residuals and noise, and on the usual chance of failures and defects.
+
+    See `simulator.world.Conditions`.
+    """
+
+    physics: Factor = 1.0
+    residuals: Factor = 1.0
+    noise: Factor = 1.0
+    failures: Factor = 1.0
+    defects: Factor = 1.0
+
+
+class RulesOfStudy(_Part):
+    """How proposals are answered; see `attune_lab.campaign.rules.AnswerRules`."""
+
+    repeats: Literal["stored", "run"] = "stored"
+    invalid: Literal["free", "charged"] = "free"
+    free_answers: int = Field(default=20, ge=1)
+    retries: int = Field(default=2, ge=0)
+
+
+class WorldsOfStudy(_Part):
+    """The simulated worlds ``first``, ``first + 1``, … ``first + count - 1``; written ``20`` for worlds 0 to 19.
+
+    Every tuner meets the same worlds, so tuners can be compared in pairs.
+    """
+
+    first: int = Field(default=0, ge=0, lt=2**53)
+    count: int = Field(ge=1, le=100_000)
+
+    @property
+    def seeds(self) -> range:
+        """The worlds, in order."""
+        return range(self.first, self.first + self.count)
+
+
+class TunerOfStudy(_Part):
+    """A tuner under a label of its own; written as its name alone where that is label enough."""
+
+    name: Annotated[str, AfterValidator(_known_tuner)]
+    label: Name
+    options: dict[str, JsonValue] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            return {"name": given, "label": given}
+        if isinstance(given, Mapping) and isinstance(given.get("name"), str):
+            return {"label": given["name"], **given}
+        return given
+
+
+class RecipeOfStudy(_Part):
+    """A recipe: a name from `attune recipes`, or a file, looked for from the study's folder.
+
+    Attributes:
+        name: for tables: the shipped name, or the file's name without its suffix.
+        source: what `attune_lab.recipe.files.load` takes.
+        digest: of what it says, so that an edited file is noticed.
+    """
+
+    name: Name
+    source: str
+    digest: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _loaded(cls, given: Any, info: ValidationInfo) -> Any:
+        from attune_lab.recipe.files import load
+
+        if not isinstance(given, str):
+            return given
+        path = Path((info.context or {}).get("folder", ".")) / given
+        source = str(path.resolve()) if os.path.isfile(path) else given  # Path.is_file raises where a name is too long
+        try:
+            file = load(source)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        name = given if file.folder is None else re.sub(r"\.(sh|ya?ml)$", "", path.name)
+        return {"name": name, "source": source, "digest": file.recipe.digest}
+
+
+def _counted(given: Any) -> Any:
+    return {"count": given} if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+def _all_tuners(given: Any) -> Any:
+    from attune_lab.workbench import tuner_entry_points
+
+    return sorted(tuner_entry_points()) if given == "all" else given
+
+
+class StudySpec(_Part):
+    """A study. See docs/studies.md for the file it is written as.
+
+    Attributes:
+        recipes, clusters: every recipe is tuned on every cluster.
+        budget: of each campaign, ``40x`` or GPU-hours.
+        worlds: the simulated worlds, the same for every tuner.
+        tuners: what is compared; ``all`` stands for every registered tuner.
+        gate: ``off`` ships what measured best, whatever the gate says.
+        approvals, carry_over: as in `attune tune`.
+        time_limit_s: wall time after which a campaign's tuner counts as hung.
+        memory_limit_gib: of the process a campaign runs in.
+        oracle: look up the optimum of every world, and the truth on what is shipped.
+        logs: keep the log of every run.
+    """
+
+    name: Name
+    recipes: tuple[RecipeOfStudy, ...] = Field(min_length=1)
+    clusters: tuple[Annotated[str, AfterValidator(_known_cluster)], ...] = Field(min_length=1)
+    budget: Annotated[str, BeforeValidator(_known_budget)]
+    worlds: Annotated[WorldsOfStudy, BeforeValidator(_counted)]
+    tuners: Annotated[tuple[TunerOfStudy, ...], BeforeValidator(_all_tuners)] = Field(min_length=1)
+    conditions: ConditionsOfStudy = ConditionsOfStudy()
+    rules: RulesOfStudy = RulesOfStudy()
+    gate: bool = True
+    approvals: tuple[str, ...] = ()
+    carry_over: bool | None = None
+    time_limit_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
+    memory_limit_gib: float = Field(default=8.0, ge=1, allow_inf_nan=False)
+    oracle: bool = False
+    logs: bool = False
+
+    @field_validator("recipes", "clusters", "tuners")
+    @classmethod
+    def _distinct(cls, entries: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        attribute = {"recipes": "name", "tuners": "label"}.get(info.field_name or "")
+        names = [getattr(entry, attribute) if attribute else entry for entry in entries]
+        twice = sorted({name for name in names if [n.casefold() for n in names].count(name.casefold()) > 1})
+        if twice:
+            hint = "; give one of them another label" if info.field_name == "tuners" else ""
+            raise ValueError(f"names {' and '.join(twice)} more than once{hint}")
+        return entries
+
+    @field_validator("approvals")
+    @classmethod
+    def _settled(cls, approvals: tuple[str, ...]) -> tuple[str, ...]:
+        from attune_lab.parameters import settled_approvals
+
+        try:
+            return tuple(settled_approvals(approvals))
+        except UserError as error:
+            raise ValueError(str(error)) from error
+
+
+def load_study(path: Path) -> StudySpec:
+    """The study in a YAML file.
+
+    Raises:
+        UserError: no such file, or everything that is wrong with it, one clause each.
+    """
+    from attune_lab.recipe.text_files import read_bytes
+
+    try:
+        text = read_bytes(path, "study file", _LARGEST_FILE).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no UTF-8 text; give a study file") from error
+    return parse_study(text, where=str(path), folder=path.parent)
+
+
+def parse_study(text: str, *, where: str = "study", folder: Path = Path()) -> StudySpec:
+    """The study that a YAML text says; recipe files are looked for from ``folder``.
+
+    Raises:
+        UserError: everything that is wrong with it, one clause each.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        written = YAML(typ="safe").load(text)
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not YAML: {_position(error)}") from error
+    if not isinstance(written, dict):
+        raise UserError(f"{where} is no study: write keys and values such as name, recipes, clusters, tuners")
+    try:
+        return StudySpec.model_validate(written, context={"folder": folder})
+    except ValidationError as error:
+        raise UserError(f"{where}: {'; '.join(_clauses(error))}") from error
+
+
+def stored_study(text: bytes) -> StudySpec:
+    """The study behind a folder, from the JSON that `attune_lab.study.run.run_study` keeps there.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    return StudySpec.model_validate_json(text, context={"stored": True})
+
+
+def _position(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return str(problem) if mark is None else f"{problem} in line {mark.line + 1}"
+
+
+def _clauses(error: ValidationError) -> Iterator[str]:
+    """One clause a mistake: where it is, what is wrong, what to write."""
+    mistakes = error.errors(include_url=False)
+    for mistake in mistakes:
+        where, key = _path(mistake["loc"]), str(mistake["loc"][-1]) if mistake["loc"] else ""
+        match mistake["type"]:
+            case "missing":
+                yield f"{where} is missing"
+            case "extra_forbidden":
+                known = _keys_beside(mistake["loc"])
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+                yield f"{where} is no key of a study; {hint}"
+            case "invalid_key":
+                yield f"the key {key[:60]} is no text"
+            case "value_error":
+                yield f"{where}: {mistake['ctx']['error']}"
+            case "too_short":
+                if sum(other["loc"][:1] == mistake["loc"][:1] for other in mistakes) == 1:  # else its entries are named
+                    yield f"{where} is empty; name at least one"
+            case _:
+                yield f"{where}: {_shown(mistake['input'])} is refused: {_lower(mistake['msg'])}"
+
+
+def _path(location: Sequence[str | int]) -> str:
+    """``tuners[2].label``, entries counted from 0; a message holds no more of a stranger's key than a line."""
+    text = ""
+    for step in location:
+        text += f"[{step}]" if isinstance(step, int) else f"{'.' if text else ''}{step[:60]}"
+    return text or "the study"
+
+
+def _keys_beside(location: Sequence[str | int]) -> list[str]:
+    """The keys that are known where an unknown one stands."""
+    parts: dict[str, type[BaseModel]] = {
+        "conditions": ConditionsOfStudy,
+        "rules": RulesOfStudy,
+        "worlds": WorldsOfStudy,
+        "tuners": TunerOfStudy,
+        "recipes": RecipeOfStudy,
+    }
+    model = parts.get(str(location[0]), StudySpec) if len(location) > 1 else StudySpec
+    return list(model.model_fields)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

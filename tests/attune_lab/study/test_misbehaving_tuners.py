@@ -1,0 +1,48 @@
+"""Tuners that hang, exit, crash, eat memory or talk nonsense: a row says so, and the study goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_study import study
+
+from attune_lab.study.run import run_study
+
+pytestmark = pytest.mark.usefixtures("hostile")
+ONE_WORLD = "worlds: {first: 100, count: 1}\n"
+
+
+def test_every_way_to_fail_is_a_row_and_the_budget_is_the_same_for_all(tmp_path: Path) -> None:
+    tuners = "[random, raises, leaves, exits, crashes, eats, nonsense, invalid, chatty, refuses]"
+    spec = study(tuners, ONE_WORLD + "memory_limit_gib: 3\n")
+    rows = run_study(spec, tmp_path / "out", workers=2).campaigns.set_index("tuner")
+    ended = {
+        "random": "finished", "raises": "tuner_failed", "leaves": "tuner_failed", "exits": "died",
+        "crashes": "died", "eats": "tuner_failed", "nonsense": "tuner_failed", "invalid": "finished",
+        "chatty": "finished", "refuses": "refused",
+    }  # fmt: skip
+    assert rows["status"].to_dict() == ended
+    assert "RuntimeError: no idea" in rows["stop_reason"]["raises"]
+    assert "exit code 3" in rows["stop_reason"]["exits"]
+    assert "SIGSEGV" in rows["stop_reason"]["crashes"]
+    assert "MemoryError" in rows["stop_reason"]["eats"]
+    assert "20 proposals were invalid" in rows["stop_reason"]["invalid"]
+    assert rows["invalid_proposals"]["invalid"] == 20
+    assert rows["stop_reason"]["refuses"] == "option depth: none is known"
+    ran = rows.drop("refuses")
+    assert ran["gpu_hours_budget"].nunique() == 1
+    assert (ran["gpu_hours_spent"] <= ran["gpu_hours_budget"]).all()
+    assert (ran.drop("random")["runs"] >= 4).all()  # the baseline's own, and the one sound proposal
+    (printed,) = (tmp_path / "out").rglob("chatty/*/output.txt")
+    assert printed.read_text().split("\n")[:2] == ["hello", "from outside"]
+
+
+def test_a_tuner_that_hangs_is_ended_and_its_campaign_goes_to_its_finals(tmp_path: Path) -> None:
+    spec = study("[sleeps, holds, forks, sleepsatonce]", ONE_WORLD + "time_limit_s: 15\n")
+    rows = run_study(spec, tmp_path / "out", workers=4).campaigns.set_index("tuner")
+    assert (rows["status"] == "hung").all()
+    assert rows["stop_reason"].str.contains("15 s").all()
+    assert (rows["gpu_hours_spent"] > 0).all()
+    searched = rows.drop("sleepsatonce")
+    assert searched["gpu_hours_spent"].nunique() == 1  # all made the one proposal, and whatever final it led to
