@@ -229,8 +229,8 @@ class Researcher(Desk):
 
     def deliberate(self, attempt: int) -> Sequence[Draft]:
         """One draft for the node."""
-        node = self.incumbent_facts()
-        parts = {"node": node, "known": self.known_facts()}
-        facts = {"parent": node, "known": parts["known"], "inspirations": [], "error": {}, "patch": "diff", "draw": 0.0}
-        body = self.say("researcher", parts, "Propose one change of the node.", proposal_schema(self.card), facts)
+        shown = self.situation(attempt)
+        facts = {**shown, "inspirations": [], "error": {}, "patch": "diff", "draw": 0.0}
+        request = "The incumbent is the node. Propose one change of it."
+        body = self.say("researcher", shown, request, proposal_schema(self.card), facts)
         return [Draft(body.get("changes", {}), body.get("lever", ""), body.get("reasoning", ""))] if body else []

@@ -82,7 +82,7 @@ class TwoPhase(EvolvingDesk):
         if not self.seeding:
             return super().deliberate(attempt)
         self._parent = self.task.baseline
-        parts = {"recipe": self.incumbent_facts(), "known": self.known_facts()}
+        parts = self.situation(attempt)
         body = self.say("builder", parts, "Propose one recipe that will run.", proposal_schema(self.card))
         if not body:
             return []
@@ -104,10 +104,10 @@ class TwoPhase(EvolvingDesk):
 
 def build(facts: Facts) -> dict[str, Any]:
     """The script of the builder: the nearest other layout that the formulas expect to leave memory to spare."""
-    card, recipe = facts["card"], facts["recipe"]
+    card, recipe = facts["card"], facts["incumbent"]
     values, parameters = recipe["values"], card["parameters"]
-    refused = [row["changes"] for row in facts["known"] if "changes" in row]
-    seen = [_sizes(row["values"]) for row in facts["known"] if "values" in row]
+    refused = [row["changes"] for row in facts["refused"]]
+    seen = [_sizes({**card["recipe"], **run["changed_from_recipe"]}) for run in facts["history"]]
     axes = [parameters.get(key, {}).get("choices", [1]) for key in KIND]
     levels = parameters["recompute"]["choices"]
     weakest = levels.index(values["recompute"]) if values["recompute"] in levels else 0
@@ -131,7 +131,7 @@ def build(facts: Facts) -> dict[str, Any]:
 
 def judge(facts: Facts) -> dict[str, Any]:
     """The script of the judge: the stack's checks, and the memory by the formulas."""
-    recipe = facts["recipe"]
+    recipe = facts["incumbent"]
     ratio = memory_ratio({**recipe["values"], **facts["draft"]}, recipe, facts["card"])
     if facts["checks"]:
         return {"reasoning": facts["checks"][0], "verdict": "reject"}

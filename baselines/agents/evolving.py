@@ -67,10 +67,9 @@ class EvolvingDesk(Desk):
         others = self.islands.inspirations(parent, self._rng)
         patch, draw = patch_of(self._rng.random()), float(self._rng.random())
         parts = {
-            "parent": self.incumbent_facts(),
+            **self.situation(attempt),
             "inspirations": [self.run_facts(trial, full=True) for trial in others],
             "error": self._errors.get(self.island, {}),
-            "known": self.known_facts(),
         }
         facts = {**parts, "patch": patch, "draw": draw}
         body = self.say("mutator", parts, WANTED[patch], proposal_schema(self.card), facts)

@@ -9,7 +9,7 @@ from typing import Any
 
 from baselines.agents import thumb
 from baselines.agents.cards import Facts
-from baselines.agents.playing import candidates, more_room, with_room
+from baselines.agents.playing import alone, more_room, with_room
 
 PATCHES: Mapping[str, float] = {"diff": 0.6, "full": 0.3, "cross": 0.1}
 """Kinds of mutation and how often each is asked for. **Source:** ShinkaEvolve, SakanaAI/ShinkaEvolve@9912af1."""
@@ -26,6 +26,9 @@ INCEPTION = (
     "memory. Never propose what has been run."
 )
 
+MOST = 40
+"""Candidates among which the player chooses."""
+
 _GEOMETRIC = 0.5
 """Each next candidate of the ranking is taken so many times as often as the one before."""
 
@@ -40,32 +43,22 @@ def mutate(facts: Facts) -> dict[str, Any]:
     """The script of the mutating role: a reply of `baselines.agents.replies.proposal_schema`.
 
     Args:
-        facts: ``card``, ``parent`` and ``inspirations`` (runs in full), ``known`` (runs in brief), ``error`` (the last
-            failure or nothing), ``patch``, and a uniform ``draw`` that stands for a model's own randomness.
+        facts: as `Desk.situation` gives them, where the incumbent is the parent, with the task card; ``inspirations``
+            (runs in full), ``error`` (the last failure or nothing), ``patch``, and a uniform ``draw`` that stands for
+            a model's own randomness.
     """
-    card, parent = facts["card"], facts["parent"]
+    card, parent = facts["card"], facts["incumbent"]
     if changes := _repaired(facts["error"], parent, card):
         return _reply("the last failure, with more recomputation", "recompute", changes)
     if facts["patch"] == "cross" and (changes := _crossed(facts)):
         return _reply("what an inspiration has and the parent has not", next(iter(changes)), changes)
-    ranked = thumb.levers(parent["values"], parent.get("shares", {}), card)
-    found = list(itertools.islice(candidates(card, parent, ranked, facts["known"]), 40))
-    place = min(int(math.log(1.0 - facts["draw"]) / math.log(_GEOMETRIC)), max(len(found) - 1, 0))
-    chosen = found[place:] + found[:place]
-    for first in chosen:
-        changes = first["changes"]
-        if facts["patch"] == "full":
-            changes = {**_partner(first, chosen, parent["values"], card), **changes}
-        roomy = with_room(changes, parent, card)
-        if roomy and not _is_known(roomy, parent["values"], facts["known"]):
-            return _reply(first["why"], first["lever"], roomy)
-    return _reply("nothing fits that has not been run", "", {})
-
-
-def _is_known(changes: Mapping[str, Any], values: Facts, known: Sequence[Facts]) -> bool:
-    """Whether the child has been run, or these changes refused; giving a candidate room may lead to either."""
-    child = {**values, **changes}
-    return any(row.get("changes") == changes or row.get("values") == child for row in known)
+    found = list(itertools.islice(alone({**facts, "last_run": {}}), MOST))
+    if not found:
+        return _reply("nothing fits that has not been run", "", {})
+    place = min(int(math.log(1.0 - facts["draw"]) / math.log(_GEOMETRIC)), len(found) - 1)
+    first, others = found[place], found[:place] + found[place + 1 :]
+    both = _joined(first, others, parent, card) if facts["patch"] == "full" else {}
+    return _reply(first["why"], first["lever"], both or first["changes"])
 
 
 def _repaired(error: Facts, parent: Facts, card: Facts) -> dict[str, Any]:
@@ -78,7 +71,7 @@ def _repaired(error: Facts, parent: Facts, card: Facts) -> dict[str, Any]:
 
 def _crossed(facts: Facts) -> dict[str, Any]:
     """Half of what the first inspiration that differs has and the parent has not, where that divides and fits."""
-    card, parent = facts["card"], facts["parent"]
+    card, parent = facts["card"], facts["incumbent"]
     for other in facts["inspirations"]:
         differing = sorted(key for key, value in other["values"].items() if value != parent["values"].get(key))
         start = int(facts["draw"] * len(differing))
@@ -89,13 +82,13 @@ def _crossed(facts: Facts) -> dict[str, Any]:
     return {}
 
 
-def _partner(first: Facts, found: Sequence[Facts], values: Facts, card: Facts) -> dict[str, Any]:
-    """The changes of the next candidate that goes with the first one."""
-    for other in found:
+def _joined(first: Facts, others: Sequence[Facts], parent: Facts, card: Facts) -> dict[str, Any]:
+    """The changes of ``first`` with those of the next candidate that goes with it and leaves room; empty without."""
+    for other in others:
         both = {**other["changes"], **first["changes"]}
         apart = not other["changes"].keys() & first["changes"].keys()
-        if apart and other["lever"] != first["lever"] and thumb.divides({**values, **both}, card):
-            return dict(other["changes"])
+        if apart and thumb.divides({**parent["values"], **both}, card):
+            return with_room(both, parent, card) or {}
     return {}
 
 

@@ -82,8 +82,8 @@ def test_kinds_of_patches_come_in_their_proportions():
 def facts(task, **more):
     parent = {"values": dict(task.space.values(task.baseline)), "memory_share": 0.5, "shares": {}, "inert": []}
     return {
-        "card": card_of(task), "parent": parent, "inspirations": [], "known": [], "error": {}, "patch": "diff",
-        "draw": 0.0, **more,
+        "card": card_of(task), "incumbent": parent, "history": [], "refused": [], "inspirations": [], "error": {},
+        "patch": "diff", "draw": 0.0, **more,
     }  # fmt: skip
 
 

@@ -43,23 +43,24 @@ def test_the_first_phase_is_given_up_where_nothing_runs():
     assert not tuner.seeding
 
 
-def recipe_facts(task, **more):
-    return {"values": dict(task.space.values(task.baseline)), "memory_share": 0.5, **more}
+def recipe_facts(task, memory_share=0.5):
+    recipe = {"values": dict(task.space.values(task.baseline)), "memory_share": memory_share}
+    return {"incumbent": recipe, "history": [], "refused": []}
 
 
 def test_the_builder_takes_the_nearest_layout_with_memory_to_spare():
     task = small_task()
-    reply = build({"card": card_of(task), "recipe": recipe_facts(task), "known": []})
+    reply = build({"card": card_of(task), **recipe_facts(task)})
     child = task.space.apply(task.baseline, reply["changes"])
     assert not task.space.problems(child)
     assert set(KIND) & set(reply["changes"])
-    full = build({"card": card_of(task), "recipe": recipe_facts(task, memory_share=50.0), "known": []})
+    full = build({"card": card_of(task), **recipe_facts(task, 50.0)})
     assert full["changes"] == {}
 
 
 def test_the_judge_goes_by_checks_and_memory():
     task = small_task()
-    shown = {"card": card_of(task), "recipe": recipe_facts(task), "draft": {"tp": 4}, "checks": []}
+    shown = {"card": card_of(task), **recipe_facts(task), "draft": {"tp": 4}, "checks": []}
     assert judge(shown)["verdict"] == "accept"
     assert judge({**shown, "checks": ["it cannot start"]}) == {"reasoning": "it cannot start", "verdict": "reject"}
     assert judge({**shown, "draft": {"mbs": 16}})["verdict"] == "reject"
