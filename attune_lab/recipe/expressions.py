@@ -179,17 +179,24 @@ def _name(node: ast.Name, _: int) -> Closure:
 
 def _bool_op(node: ast.BoolOp, depth: int) -> Closure:
     parts = [_build(part, depth) for part in node.values]
-    stop = isinstance(node.op, ast.Or)
 
-    def decide(values: Mapping[str, Any]) -> Any:
+    def either(values: Mapping[str, Any]) -> Any:
         value = None
         for part in parts:
             value = part(values)
-            if bool(value) is stop:
+            if value:
                 break
         return value
 
-    return decide
+    def all_of(values: Mapping[str, Any]) -> Any:
+        value = None
+        for part in parts:
+            value = part(values)
+            if not value:
+                break
+        return value
+
+    return either if isinstance(node.op, ast.Or) else all_of
 
 
 def _unary_op(node: ast.UnaryOp, depth: int) -> Closure:
@@ -221,6 +228,9 @@ def _bin_op(node: ast.BinOp, depth: int) -> Closure:
 def _compare(node: ast.Compare, depth: int) -> Closure:
     first = _build(node.left, depth)
     rest = [(_COMPARISONS[type(op)], _build(n, depth)) for op, n in zip(node.ops, node.comparators, strict=True)]
+    if len(rest) == 1:  # nearly all of them
+        ((only, second),) = rest
+        return lambda values: only(first(values), second(values))
 
     def compare(values: Mapping[str, Any]) -> Any:
         left, outcome = first(values), True
