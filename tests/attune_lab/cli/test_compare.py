@@ -32,6 +32,8 @@ def test_json_then_the_same_from_the_folder_as_a_table(attune, tmp_path):
     assert (data["campaigns"], data["statuses"]) == (2, {"finished": 2})
     assert {row["tuner"] for row in data["tuners"]} == {"random", "no catalog"}
     assert Path(data["out"]).joinpath("campaigns.parquet").is_file()
+    assert {Path(path).name for path in data["report"]} == {"report.md", "report.html"}
+    assert all(Path(path).is_file() for path in data["report"])
     again = attune("compare", study)
     assert again.code == 0
     assert "no catalog" in again.stdout
