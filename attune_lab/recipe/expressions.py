@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import CodeType, FunctionType
 from typing import Any
 
 from attune_lab.recipe import layouts
@@ -166,12 +167,13 @@ def compile_expression(text: str) -> Expression:
 
 def _compile(body: ast.expr) -> Compiled:
     """A function of the values, of a body that `_rewritten` wrote."""
-    given = ast.arguments(posonlyargs=[], args=[ast.arg("_values")], kwonlyargs=[], kw_defaults=[], defaults=[])
-    function = ast.fix_missing_locations(ast.Expression(ast.Lambda(given, body)))
+    function: Any = ast.parse("lambda _values: None", mode="eval")
+    function.body.body = body
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # `x is 1` and the like mean here what they say
-        compiled: Compiled = eval(compile(function, "<condition>", "eval"), dict(_GLOBALS))
-    return compiled
+        outer = compile(function, "<condition>", "eval")
+    (code,) = (constant for constant in outer.co_consts if isinstance(constant, CodeType))
+    return FunctionType(code, dict(_GLOBALS))
 
 
 def _rewritten(node: ast.expr, depth: int) -> ast.expr:
@@ -181,15 +183,17 @@ def _rewritten(node: ast.expr, depth: int) -> ast.expr:
         raise ValueError(f"{type(node).__name__} is not allowed")
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH}")
-    return rewrite(node, depth + 1)
+    return ast.copy_location(rewrite(node, depth + 1), node)
 
 
 def _all(nodes: Sequence[ast.expr], depth: int) -> list[ast.expr]:
     return [_rewritten(node, depth) for node in nodes]
 
 
-def _call_of(name: str, *arguments: ast.expr) -> ast.expr:
-    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+@lru_cache(maxsize=1024)
+def _ours(text: str) -> ast.expr:
+    """The node of a piece of Python that is written here."""
+    return ast.parse(text, mode="eval").body
 
 
 def _constant(node: ast.Constant, _: int) -> ast.expr:
@@ -199,12 +203,8 @@ def _constant(node: ast.Constant, _: int) -> ast.expr:
 
 
 def _name(node: ast.Name, _: int) -> ast.expr:
-    """The value of that name, a list as a tuple: ``_tuple(_v) if (_v := _values[name]).__class__ is _list else _v``."""
-    found = ast.Subscript(ast.Name("_values", ast.Load()), ast.Constant(node.id), ast.Load())
-    kind = ast.Attribute(ast.NamedExpr(ast.Name("_v", ast.Store()), found), "__class__", ast.Load())
-    is_list = ast.Compare(kind, [ast.Is()], [ast.Name("_list", ast.Load())])
-    held = ast.Name("_v", ast.Load())
-    return ast.IfExp(is_list, _call_of("_tuple", held), held)
+    """The value of that name, a list as a tuple."""
+    return _ours(f"_tuple(_v) if (_v := _values[{node.id!r}]).__class__ is _list else _v")
 
 
 def _bool_op(node: ast.BoolOp, depth: int) -> ast.expr:
@@ -221,7 +221,7 @@ def _bin_op(node: ast.BinOp, depth: int) -> ast.expr:
     name = f"_{type(node.op).__name__}"
     if name not in _OPERATORS:
         raise ValueError(f"{type(node.op).__name__} is not allowed")
-    return _call_of(name, _rewritten(node.left, depth), _rewritten(node.right, depth))
+    return ast.Call(_ours(name), _all((node.left, node.right), depth), [])
 
 
 def _compare(node: ast.Compare, depth: int) -> ast.expr:
@@ -247,7 +247,7 @@ def _subscript(node: ast.Subscript, depth: int) -> ast.expr:
 def _call(node: ast.Call, depth: int) -> ast.expr:
     if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords:
         raise ValueError(f"the call {ast.unparse(node.func)!r} is not allowed; known: {', '.join(FUNCTIONS)}")
-    return _call_of(node.func.id, *_all(node.args, depth))
+    return ast.Call(_ours(node.func.id), _all(node.args, depth), [])
 
 
 _REWRITERS: Mapping[type[ast.expr], Callable[[Any, int], ast.expr]] = {
