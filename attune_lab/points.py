@@ -63,6 +63,8 @@ class Points:
 
         Args:
             base: effective settings of the baseline.
+
+        ``axes`` then has the options of every axis, ``names`` what the axes are called.
         """
         self._baseline, self._cluster, self._parameters, self._base = baseline, cluster, parameters, base
         self._rules = [rule for rule in constraints() if rule.severity == "error" and rule.id not in _KEPT_BY_WRITING]
@@ -74,8 +76,9 @@ class Points:
         self._grid, self.legal_layouts = layout_grid(parameters, base, shape_of(baseline))
         self._sizes = {key: axis.tolist() for key, axis in zip(LAYOUT, self._grid, strict=True)}
         self._splits: dict[tuple[int, int], dict[Accounts, int]] = {}
-        self._axes = [*map(self._size_axis, _SIZES), self._pipeline_axis(), *map(self._lever_axis, self._levers)]
-        self._axes += map(self._follower_axis, self._followers)
+        self.axes = [*map(self._size_axis, _SIZES), self._pipeline_axis(), *map(self._lever_axis, self._levers)]
+        self.axes += map(self._follower_axis, self._followers)
+        self.names = (*_SIZES, "pipeline", *self._levers, *self._followers)
 
     # What the axes are
 
@@ -186,9 +189,9 @@ class Points:
         chosen = [self._parameters[key].choices.index(wanted[key]) if key in wanted else 0 for key in _SIZES]
         chosen.append(self._pipeline_option(wanted))
         known = dict(self._base)
-        for axis, option in zip(self._axes, chosen, strict=False):
+        for axis, option in zip(self.axes, chosen, strict=False):
             known |= axis[option].variables
-        for axis, key in zip(self._axes[len(chosen) :], (*self._levers, *self._followers), strict=True):
+        for axis, key in zip(self.axes[len(chosen) :], (*self._levers, *self._followers), strict=True):
             if key in self._conditions and not self._conditions[key].evaluate(known):
                 chosen.append(len(axis) - 1)
             else:
@@ -215,7 +218,7 @@ class Points:
     def values(self, options: Sequence[int]) -> dict[str, Value]:
         """The point that chooses these options, in the order of declaration."""
         values: dict[str, Value] = {}
-        for axis, option in zip(self._axes, options, strict=True):
+        for axis, option in zip(self.axes, options, strict=True):
             values |= axis[option].values
         return {key: values[key] for key in self._parameters if key in values}
 
@@ -223,7 +226,7 @@ class Points:
         """The recipe of the point that chooses these options."""
         writes: dict[str, Value] = {}
         known = dict(self._base)
-        for axis, option in zip(self._axes, options, strict=True):
+        for axis, option in zip(self.axes, options, strict=True):
             writes |= axis[option].writes
             known |= axis[option].variables
         if writes.get("etp") == known["tp"] and stated(self._baseline, "etp") is None:
@@ -248,9 +251,9 @@ class Points:
     @cached_property
     def census(self) -> Census:
         """The legal points, as choices of options."""
-        return Census([len(axis) for axis in self._axes], self._rows(), self._tables())
+        return Census([len(axis) for axis in self.axes], self.rows(), self.tables())
 
-    def _rows(self) -> Ints:
+    def rows(self) -> Ints:
         """The layouts as options of the sizes and the pipeline, shape (n, 6), the baseline's own among them."""
         legal = self.legal_layouts.copy()
         own = [self._own.get(key, 1) for key in LAYOUT]
@@ -269,7 +272,8 @@ class Points:
         first = np.array([[min(split.values(), default=0) for split in row] for row in splits], dtype=np.int64)
         return first, np.array([[len(split) for split in row] for row in splits], dtype=np.int64)
 
-    def _tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[Table]:
+        """What goes together: whether each parameter applies, and every rule of the stack."""
         for number, key in enumerate((*self._levers, *self._followers), start=_AXIS_OF_PIPELINE + 1):
             if key in self._conditions:
                 yield self._applicability(number, self._conditions[key])
@@ -279,7 +283,7 @@ class Points:
     def _applicability(self, number: int, condition: Expression) -> Table:
         """The last option of an axis, not to apply, goes together with all that breaks its condition, and no other."""
         holds = self._table(condition.names, lambda values: bool(condition.evaluate(values)))
-        applies = np.arange(len(self._axes[number])) < len(self._axes[number]) - 1
+        applies = np.arange(len(self.axes[number])) < len(self.axes[number]) - 1
         return Table((*holds.axes, number), holds.allowed[..., None] == applies)
 
     def _table(self, names: Iterable[str], test: Callable[[Mapping[str, Any]], bool]) -> Table:
@@ -287,7 +291,7 @@ class Points:
         read_names = [name for name in names if name in self._base]
         base = {name: self._base[name] for name in read_names}
         axes, kinds, places = [], [], []
-        for number, axis in enumerate(self._axes):
+        for number, axis in enumerate(self.axes):
             moved = [name for name in read_names if name in axis[0].variables]
             if moved:
                 seen = [tuple(option.variables[name] for name in moved) for option in axis]
