@@ -73,9 +73,11 @@ class Census:
         whole = math.prod(self._sizes[self._fixed :]) < 2**62
         self._dtype: type[Any] = np.int64 if whole else object
         reduced = [table.reduced() for table in tables]
+        held: Bools = np.ones(len(rows), dtype=np.bool_)
         for table in reduced:
             if all(axis < self._fixed for axis in table.axes):
-                rows = rows[np.broadcast_to(table.allowed[_places(rows, table.axes)], len(rows))]
+                held &= table.allowed[_places(rows, table.axes)]
+        rows = rows[held]
         kinds, factors = self._kinds(rows, reduced)
         self._steps, completions = self._eliminated(factors, int(kinds.max(initial=-1)) + 1)
         order = np.argsort(kinds, kind="stable")
@@ -84,8 +86,8 @@ class Census:
         self._completions = [int(count) for count in completions]
         self._kind_of = np.full(self._sizes[: self._fixed], -1, dtype=np.int64)
         self._kind_of[_places(rows, range(self._fixed))] = kinds
-        held = zip(self._starts[:-1], self._starts[1:], self._completions, strict=True)
-        self._by_kind = [(end - start) * count for start, end, count in held]
+        heaps = zip(self._starts[:-1], self._starts[1:], self._completions, strict=True)
+        self._by_kind = [(end - start) * count for start, end, count in heaps]
         self.total: int = sum(self._by_kind)
 
     def _kinds(self, rows: Ints, tables: Sequence[Table]) -> tuple[Ints, list[_Factor]]:
@@ -159,6 +161,7 @@ class Census:
 
 
 def _places(rows: Ints, axes: Iterable[int]) -> tuple[Ints, ...]:
+    """Where the rows stand in a table over ``axes``."""
     return tuple(rows[:, axis] for axis in axes)
 
 

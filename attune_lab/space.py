@@ -167,7 +167,7 @@ class SearchSpace:
 
     @cached_property
     def _points(self) -> Points:
-        return Points(self.baseline, self._cluster, self.parameters, self._base)
+        return Points(self.baseline, self._cluster, self.parameters)
 
     def recipe(self, point: Mapping[str, Value]) -> Recipe:
         """The recipe of a point: the baseline with these values, and everything that must move with them moved.

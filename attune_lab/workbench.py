@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -68,14 +69,13 @@ def open_workbench(
     from attune_lab.recipe.constraints import errors
     from attune_lab.recipe.files import load
     from simulator.hardware import parse_cluster
-    from simulator.posterior import POSTERIOR
 
     try:
         spec = parse_cluster(cluster)
     except ValueError as error:
         raise UserError(f"--cluster {cluster}: {error}") from error
     file = load(recipe)
-    cost_model = SimulatedCostModel(spec, posterior or POSTERIOR)
+    cost_model = _usual_cost_model(spec) if posterior is None else SimulatedCostModel(spec, posterior)
     if carry_over or (carry_over is None and file.folder is None):
         result = carried(file.recipe, spec, cost_model)
         return Workbench(file, result.recipe, spec, cost_model, tuple(result.changes))
@@ -87,6 +87,14 @@ def open_workbench(
             "change the recipe, or pass --carry-over to have it adapted by minimal rules"
         )
     return Workbench(file, file.recipe, spec, cost_model, ())
+
+
+@lru_cache(maxsize=32)
+def _usual_cost_model(cluster: ClusterSpec) -> SimulatedCostModel:
+    """One for each cluster, which makes a recipe carried over to it one that is known the next time."""
+    from attune_lab.cost_model import SimulatedCostModel
+
+    return SimulatedCostModel(cluster)
 
 
 def _unread(flag: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from attune_lab.recipe import Recipe
 from attune_lab.recipe.constraints import errors
 from attune_lab.recipe.jobs import jobs_for
 from attune_lab.recipe.registry import registry
+from attune_lab.recipe.remembered import remembered
+from attune_lab.recipe.shape import filled
 from simulator.curves import Signature
 from simulator.hardware import ClusterSpec
 from simulator.job import Jobs
@@ -66,12 +68,12 @@ class SimulatedCluster:
 
     def startup_bound_s(self, recipe: Recipe) -> float:
         """Seconds that start-up may take at most; 0 for a recipe that is refused before it starts."""
-        job = self._job(recipe)
+        job = _job(recipe, self.spec)
         return 0.0 if isinstance(job, str) else self._world.startup_bound_s(job)
 
     def run(self, recipe: Recipe, steps: int, *, label: str, step_limit_s: float | None = None) -> RunReport:
         """Run ``steps`` steps and report; see `Cluster.run`."""
-        job = self._job(recipe)
+        job = _job(recipe, self.spec)
         if isinstance(job, str):
             return RunReport(label=label, status="invalid", provenance="simulated", steps=steps, message=job)
         versions = installed(self._world, recipe)
@@ -87,14 +89,6 @@ class SimulatedCluster:
         )
         report = self._report(job, happened, label=label, steps=steps, versions=versions)
         return report if self.log_dir is None else self._logged(report, recipe, self.log_dir)
-
-    def _job(self, recipe: Recipe) -> Jobs | str:
-        """The job, or the sentence that says why there is none."""
-        try:
-            broken = errors(recipe, self.spec)
-            return broken[0].message if broken else jobs_for([recipe], self.spec)
-        except (UserError, ValueError) as error:
-            return str(error)
 
     def _report(self, job: Jobs, happened: WorldRun, *, label: str, steps: int, versions: dict[str, str]) -> RunReport:
         """The report of a run that started; throughput needs at least one timed step."""
@@ -137,9 +131,25 @@ class SimulatedCluster:
         return report.model_copy(update={"log_path": str(path)})
 
 
+@remembered(last=32)
+def _job(recipe: Recipe, cluster: ClusterSpec) -> Jobs | str:
+    """The job, or the sentence that says why there is none; each run asks for it several times."""
+    try:
+        broken = errors(recipe, cluster)
+        return broken[0].message if broken else jobs_for([recipe], cluster)
+    except (UserError, ValueError) as error:
+        return str(error)
+
+
 def _objective(recipe: Recipe) -> dict[str, str]:
     """The settings that define what is trained, as text."""
-    return {k: str(recipe.get(k)) for k, setting in registry().items() if setting.cls == "objective-changing"}
+    values = filled(recipe)
+    return {key: str(values[key]) for key in _objective_keys()}
+
+
+@cache
+def _objective_keys() -> tuple[str, ...]:
+    return tuple(key for key, setting in registry().items() if setting.cls == "objective-changing")
 
 
 def _signature(effect: Any) -> Signature:

@@ -15,6 +15,7 @@ from attune_lab.gate.derived import batch_and_schedule, weights_trained
 from attune_lab.gate.facts import facts_of
 from attune_lab.gate.rules import approved_names, judge_setting, raises_precision, show
 from attune_lab.gate.verdict import Check
+from attune_lab.recipe.remembered import remembered
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
@@ -80,9 +81,9 @@ def check(
     Raises:
         UserError: one of the recipes has no effective configuration on this cluster, or an approval names nothing.
     """
-    before = facts_of(baseline, cluster, versions)
-    after = facts_of(candidate, cluster, versions)
-    known = defects.active(before), defects.active(after)
+    reported = None if versions is None else tuple(versions.items())
+    before, had = _side(baseline, cluster, reported)
+    after, has = _side(candidate, cluster, reported)
     changed, approved = _changed(before, after), approved_names(approvals)
     checks = [
         *(judge_setting(setting, old, new, approved) for setting, old, new in changed),
@@ -91,15 +92,24 @@ def check(
         *_mapping("version", baseline.versions, candidate.versions),
         *_environment(baseline.environment, candidate.environment),
         *_invariants(baseline, candidate, before, after),
-        *defects.introduced(*known, versions_follow=versions_follow),
+        *defects.introduced(had, has, versions_follow=versions_follow),
     ]
     if not checks:
         checks = [Check("configuration", "pass", "Both recipes have the same effective configuration.")]
     kinds = [kind_of(setting, old, new) for setting, old, new in changed]
     kinds += [kind for name in _differing(baseline.environment, candidate.environment) if (kind := _variable(name))]
     change = max(kinds, key=_ORDER.index, default=Change.SAME_KERNELS)
-    left = [defect for defect in known[0][0] if defect not in known[1][0]]
+    left = [defect for defect in had[0] if defect not in has[0]]
     return ConfigurationResult(tuple(checks), change, _allowance(before, after, left))
+
+
+@remembered(last=32)
+def _side(
+    recipe: Recipe, cluster: ClusterSpec, reported: tuple[tuple[str, str], ...] | None
+) -> tuple[Mapping[str, Any], defects.Active]:
+    """The facts of one of the two recipes and the defects they have; the baseline is compared again and again."""
+    facts = facts_of(recipe, cluster, None if reported is None else dict(reported))
+    return facts, defects.active(facts)
 
 
 def other_versions(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Check | None:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from attune_lab.contracts import CostModel, Estimate, UserError
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe.recipe import Recipe, Value
+from attune_lab.recipe.remembered import remembered
 from attune_lab.space import SearchSpace
 from simulator.hardware import ClusterSpec
 
@@ -52,6 +53,7 @@ class CarriedOver:
     changes: tuple[Change, ...]
 
 
+@remembered(last=32)
 def carry_over(recipe: Recipe, cluster: ClusterSpec, cost_model: CostModel) -> CarriedOver:
     """The recipe closest to ``recipe`` that can start and fits on ``cluster``.
 

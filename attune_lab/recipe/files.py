@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -144,6 +144,16 @@ def shipped_by_name() -> Mapping[str, ShippedRecipe]:
 
 
 def _read(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:
+    """The recipe in ``text``; what stands in no folder includes no other file, and is read once."""
+    return _alone(name, text, form) if folder is None else _parsed(name, text, form, folder)
+
+
+@lru_cache(maxsize=64)
+def _alone(name: str, text: str, form: Literal["bash", "yaml"]) -> RecipeFile:
+    return _parsed(name, text, form, None)
+
+
+def _parsed(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:
     launch = read_bash(text, folder) if form == "bash" else flags_yaml.read_yaml(text)
     interpreted = interpret(launch.words)
     environment = {name: variable.value for name, variable in launch.environment.items()}

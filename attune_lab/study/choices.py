@@ -78,9 +78,10 @@ class Choices:
             UserError: the baseline uses a format that is not simulated.
         """
         self._world, self._baseline = world, space.baseline
-        base = effective(space.baseline, world.cluster)
-        self._points = Points(space.baseline, world.cluster, space.parameters, base)
-        self._axes, self.names, self.rows = self._points.axes, self._points.names, self._points.rows()
+        self._points = Points(space.baseline, world.cluster, space.parameters)
+        self._axes = [axis.options for axis in self._points.axes]
+        self.names = tuple(axis.key for axis in self._points.axes)
+        self.rows = self._points.rows()
         self._read: dict[tuple[int, ...], dict[str, Any]] = {}
         self._facts_read: dict[tuple[int, ...], dict[str, Any]] = {}
         self._columns_of_baseline = self._job_columns(self._own)

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from attune_lab.axes import ACCOUNTS
 from attune_lab.contracts import UserError
 from attune_lab.parameters import LAYOUT, Parameter
-from attune_lab.points import ACCOUNTS
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.files import load
 from attune_lab.recipe.recipe import Value
@@ -76,7 +76,7 @@ def check_against_everything(space: SearchSpace) -> None:
         (dense(**SMALL), "4xH100-SXM5-80GB", {**dict.fromkeys(LAYOUT, 3), "sequence_parallel": 2}),
         (dense(**SMALL | {"num_layers": 6}), "4xB200-SXM-180GB", {"pp": 3, "vpp": 3, "tp": 2, "tp_comm_overlap": 2}),
         (moe(**SMALL, ep=1), "2xH100-SXM5-80GB", {
-            **dict.fromkeys(LAYOUT, 2), "mbs": 1, "ep_overlap": 2, "dispatcher": 3, "env.CUDA_DEVICE_MAX_CONNECTIONS": 2,
+            **dict.fromkeys(LAYOUT, 2), "mbs": 1, "ep_overlap": 2, "env.CUDA_DEVICE_MAX_CONNECTIONS": 3,
         }),
         (moe(**SMALL, ep=1), "2xH100-SXM5-80GB", {
             "ep": 2, "recompute": 9, "ep_overlap": 2, "delay_wgrad": 2, "cuda_graph": 3, "overlap_grad_reduce": 2,

@@ -1,0 +1,124 @@
+"""What a planner knows in the middle of a campaign: prices, outcomes, how full memory will be, what to leave alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from attune_lab.contracts import INFRASTRUCTURE_FAULTS, RunReport, TuningTask, UserError
+from attune_lab.recipe import Recipe
+from baselines.common.causes import Causes
+from baselines.common.history import History, Trial
+from baselines.common.offsets import MEMORY_LEVELS, TIME_LEVELS, Floats, Offsets
+from baselines.common.pricelist import Priced, PriceList
+
+PATIENCE = 6.0
+"""After so many refusals what may be refused for a reason met before counts in full. Until then it counts less: a
+refusal costs nothing and teaches something, but a campaign ends after 20 in a row."""
+
+OWN_ERROR, OWN_MEMORY = 0.015, 0.015
+"""Spread of a recipe's own log error, its measurement included."""
+
+BREAKDOWNS = frozenset({"crash", "hang", "diverged"})
+"""Endings that a recipe is likely to be the cause of."""
+
+MAX_DRAWS = 200
+"""Random recipes drawn when everything priced has been tried."""
+
+
+class Knowledge:
+    """Everything told so far, held against the cost model.
+
+    Attributes:
+        prices: all recipes priced so far.
+        history: what was told.
+        task: the task it is about.
+    """
+
+    def __init__(self, task: TuningTask, prices: PriceList) -> None:
+        self.task, self.prices, self.history = task, prices, History()
+        self._refusals, self._breakdowns = Causes(), Causes()
+        self._memory = Offsets(MEMORY_LEVELS, OWN_MEMORY)
+        self._time = Offsets(TIME_LEVELS, OWN_ERROR)
+        self._refused = 0
+        self._rng = np.random.default_rng(task.seed)
+        self._refit()
+
+    def tell(self, recipe: Recipe, report: RunReport) -> None:
+        """Take in one report; what the infrastructure did is not held against the recipe."""
+        self.history.record(recipe, report)
+        self._refused += report.status == "invalid"
+        for one in self.prices.price([recipe]):
+            if report.status == "invalid":
+                self._refusals.failed(report.message, one)
+            elif report.status not in INFRASTRUCTURE_FAULTS:
+                self._refusals.survived(one)
+            if report.status in BREAKDOWNS:
+                self._breakdowns.failed(report.status, one)
+            elif report.status == "ok":
+                self._breakdowns.survived(one)
+        self._refit()
+
+    @property
+    def measured(self) -> list[tuple[Priced, Trial]]:
+        """What ran to the end, with its price; recipes without one are left out."""
+        trials = self.history.feasible
+        return [(one, trial) for trial in trials for one in self.prices.price([trial.recipe])]
+
+    @property
+    def best(self) -> Priced | None:
+        """The fastest recipe measured; None before there is one."""
+        return min(self.measured, key=lambda pair: pair[1].step_time_s or math.inf, default=(None,))[0]
+
+    def seconds(self, points: Sequence[Priced]) -> tuple[Floats, Floats]:
+        """Step times expected by the cost model and what was measured so far, and their relative spread."""
+        offset, spread = self._time.predict(points)
+        return np.array([one.estimate.step_time_s for one in points]) * np.exp(offset), spread
+
+    def filled(self, points: Sequence[Priced]) -> Floats:
+        """Share of the memory that each recipe is expected to fill, by the cost model and what was measured so far."""
+        offset, _ = self._memory.predict(points)
+        return np.array([one.fill for one in points]) * np.exp(offset)
+
+    def fits(self, points: Sequence[Priced]) -> Floats:
+        """Probability of each recipe not to run out of memory."""
+        offset, spread = self._memory.predict(points)
+        room = -np.log([one.fill for one in points]) - offset
+        return np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in room / spread])
+
+    def runs(self, points: Sequence[Priced]) -> Floats:
+        """How far each recipe can be counted on to run to the end: it fits, and fails for no reason met so far."""
+        allowed = self._refusals.chance(points) ** min(self._refused / PATIENCE, 1.0)
+        return np.asarray(self.fits(points) * self._breakdowns.chance(points) * allowed)
+
+    def first_open(self, points: Iterable[Priced]) -> Priced | None:
+        """The first of ``points`` that is new and legal."""
+        return next((p for p in points if not self.history.known(p.recipe) and self.prices.is_legal(p)), None)
+
+    def draw(self) -> Recipe | None:
+        """A random legal recipe that has not been tried; None when none is found."""
+        for _ in range(MAX_DRAWS):
+            try:
+                recipe = self.task.space.sample(self._rng)
+            except UserError:
+                return None
+            if not self.history.known(recipe):
+                return recipe
+        return None
+
+    def _refit(self) -> None:
+        pairs = self.measured
+        ratios = [math.log((trial.step_time_s or 0.0) / one.estimate.step_time_s) for one, trial in pairs]
+        self._time.fit([one for one, _ in pairs], ratios)
+        points, errors = [], []
+        for trial in self.history:
+            for one in self.prices.price([trial.recipe]):
+                if trial.feasible and trial.peak_memory_bytes:
+                    points.append(one)
+                    errors.append(math.log(trial.peak_memory_bytes / one.estimate.peak_memory_bytes))
+                elif trial.status == "oom":
+                    points.append(one)
+                    errors.append(max(-math.log(one.fill), 0.0) + OWN_MEMORY)
+        self._memory.fit(points, errors)
