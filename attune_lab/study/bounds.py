@@ -9,7 +9,7 @@ That no value is better holds whatever the other columns are, because of what th
 
 - what is fused, captured in a graph, overlapped or not recomputed takes no longer, and what is recomputed, sharded or
   freed takes no more memory;
-- an expert dispatch takes no less than its latencies, and no overlap hides more than all of it (`_FREE_DISPATCH`: a
+- an expert dispatch takes no less than its latencies, and no overlap hides more than all of it (the bound takes a
   dispatcher of unlimited rate, hidden as far as there is something to hide it), while what it hides slows the rest by
   less than it takes itself;
 - data parallelism takes no less than nothing.
@@ -50,7 +50,8 @@ FAST: Mapping[str, Any] = {
 }  # fmt: skip
 """Column -> value that no other betters in time, or which end of its values that is."""
 
-LEAN: Mapping[str, Any] = FAST | {
+LEAN: Mapping[str, Any] = {
+    **FAST,
     "recompute": int(Recompute.FULL), "dispatcher": int(Dispatcher.ALLTOALL), "ep_overlap": False,
     "cuda_graph": _LEAST, "optimizer_offload": _MOST, "nvls": False,
 }  # fmt: skip
@@ -58,8 +59,6 @@ LEAN: Mapping[str, Any] = FAST | {
 
 _DISPATCH = frozenset({"dispatcher", "ep_overlap", "max_connections"})
 _DATA_PARALLEL = frozenset({"overlap_grad_reduce", "overlap_param_gather", "bucket_bytes"})
-_FREE_DISPATCH: Mapping[str, float] = {"hybridep_gain": 1e6, "ep_overlap_hidden": 1.2}
-"""Constants under which `FAST` dispatches at no cost but latencies, and hides them."""
 
 
 class Bounds:
@@ -73,7 +72,8 @@ class Bounds:
         """Look up the residuals of every layout and lever."""
         self.priced = 0
         self._choices, self._world = choices, world
-        self._free = replace(world.physics, **_FREE_DISPATCH)
+        # With `FAST` columns: dispatch at no cost but latencies, and more than hidden.
+        self._free = replace(world.physics, hybridep_gain=1e6, ep_overlap_hidden=1.2)
         start = np.zeros((len(choices.rows), len(choices.names)), dtype=np.int64)
         start[:, : choices.rows.shape[1]] = choices.rows
         jobs = choices.jobs(start)
@@ -145,5 +145,6 @@ class Bounds:
             if name in open_columns:
                 total = total + parts.reshape(2, -1).min(axis=1)[:, None]
             else:
-                total = total + parts[:, *(options[:, axis] for axis in self._choices.columns[name].axes)]
+                places = tuple(options[:, axis] for axis in self._choices.columns[name].axes)
+                total = total + np.stack([part[places] for part in parts])
         return total
