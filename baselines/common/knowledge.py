@@ -112,13 +112,16 @@ class Knowledge:
         pairs = self.measured
         ratios = [math.log((trial.step_time_s or 0.0) / one.estimate.step_time_s) for one, trial in pairs]
         self._time.fit([one for one, _ in pairs], ratios)
-        points, errors = [], []
-        for trial in self.history:
-            for one in self.prices.price([trial.recipe]):
-                if trial.feasible and trial.peak_memory_bytes:
-                    points.append(one)
-                    errors.append(math.log(trial.peak_memory_bytes / one.estimate.peak_memory_bytes))
-                elif trial.status == "oom":
-                    points.append(one)
-                    errors.append(max(-math.log(one.fill), 0.0) + OWN_MEMORY)
+        self._refit_memory()
+
+    def _refit_memory(self) -> None:
+        """Measured peaks first; then what ran out of memory, as far over the edge as the peaks let expect."""
+        ran = [(one, trial.peak_memory_bytes) for one, trial in self.measured if trial.peak_memory_bytes]
+        points = [one for one, _ in ran]
+        errors = [math.log(peak / one.estimate.peak_memory_bytes) for one, peak in ran]
         self._memory.fit(points, errors)
+        full = [one for trial in self.history if trial.status == "oom" for one in self.prices.price([trial.recipe])]
+        if full:
+            expected, spread = self._memory.predict(full)
+            beyond = np.maximum(-np.log([one.fill for one in full]), expected) + 0.5 * spread
+            self._memory.fit(points + full, [*errors, *beyond])

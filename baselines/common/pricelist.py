@@ -42,9 +42,9 @@ WORTH_A_LOOK = 1.25
 """Recipes expected to take up to this many times the shortest step are looked at; models are not off by more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Priced:
-    """One recipe that can start, its values of the space's parameters, and its estimate."""
+    """One recipe that can start, its values of the space's parameters, and its estimate; one object a recipe."""
 
     recipe: Recipe
     values: Mapping[str, Value]
