@@ -12,14 +12,17 @@ from attune_lab.contracts import Proposal, RunReport, TuningTask
 from baselines.common.knowledge import Knowledge
 from baselines.common.offsets import Floats
 from baselines.common.options import Option, read_options
-from baselines.common.pricelist import OVERFULL, ROOM, Priced, explore, ranked
+from baselines.common.pricelist import Priced, explore, ranked
 from baselines.common.proposals import propose
 
 PLANS_FIRST = 5
 """So many runs go to plans alone; then what differs from the best recipe in one parameter competes with them."""
 
-DOUBT = 0.15
+DOUBT = 0.25
 """A recipe that may fail counts as slower: its time is divided by its chance to run, to this power."""
+
+LOOKED_AROUND = 2
+"""Kinds of layout whose best recipe has its neighbours priced after each run."""
 
 
 class Planner(ABC):
@@ -60,14 +63,18 @@ class Planner(ABC):
         return self._next
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
-        """Take the report in."""
+        """Take the report in, and price what is around the recipes that are now best."""
         self._next = None
         self.knowledge.tell(proposal.recipe, report)
+        self.knowledge.prices.descend(self._crowded_s, rounds=1, kinds=LOOKED_AROUND)
 
     def slowness(self, points: Sequence[Priced]) -> Floats:
-        """Expected seconds, more where memory is expected to be over-full: what a plan is chosen by."""
-        overfull = np.maximum(self.knowledge.filled(points) - ROOM, 0.0)
-        return self.knowledge.seconds(points)[0] * (1.0 + OVERFULL * overfull)
+        """Expected seconds, more for what does not fit or may be refused: what a plan is chosen by."""
+        sound = np.maximum(self.knowledge.sound(points), 1e-6)
+        return self._crowded_s(points) / sound**DOUBT
+
+    def _crowded_s(self, points: Sequence[Priced]) -> Floats:
+        return self.knowledge.seconds(points)[0] * self.knowledge.crowding(points)
 
     def hope(self, points: Sequence[Priced]) -> Floats:
         """Optimistic seconds, more where the recipe may not run to the end; see `DOUBT`."""

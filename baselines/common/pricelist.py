@@ -38,7 +38,7 @@ Scores: TypeAlias = "Callable[[Sequence[Priced]], NDArray[np.float64]]"
 KINDS, ROUNDS = 8, 6
 """Kinds of layout that are improved before anything runs, and how many times."""
 
-WORTH_A_LOOK = 1.25
+WORTH_A_LOOK = 1.35
 """Recipes expected to take up to this many times the shortest step are looked at; models are not off by more."""
 
 
