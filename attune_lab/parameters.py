@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,15 +15,17 @@ from ruamel.yaml import YAML
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe.expressions import Expression, compile_expression
-from attune_lab.recipe.recipe import Value
+from attune_lab.recipe.recipe import Recipe, Value
 from attune_lab.recipe.registry import registry
+from attune_lab.recipe.shape import defaults
 from simulator.legality import legal
 from simulator.models import ModelShape
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 LAYOUT = ("tp", "pp", "cp", "ep", "etp", "vpp", "mbs")
-"""The sizes that together are a layout, in the order of `legal_layouts`."""
+"""The sizes that together are a layout, in the order of `layout_grid`."""
 
 _ALWAYS = compile_expression("True")
 _MAX_TP = 16
@@ -164,13 +165,62 @@ def _powers(top: int) -> list[int]:
     return [2**n for n in range(top.bit_length()) if 2**n <= top]
 
 
-def legal_layouts(parameters: Mapping[str, Parameter], base: Mapping[str, Any], shape: ModelShape) -> Ints:
-    """Every combination of sizes that the divisibility rules allow, shape (n, 7) in the order of `LAYOUT`.
+def layout_grid(
+    parameters: Mapping[str, Parameter], base: Mapping[str, Any], shape: ModelShape
+) -> tuple[tuple[Ints, ...], Bools]:
+    """The sizes of every axis of `LAYOUT`, and where on their grid (7 dimensions) the divisibility rules hold.
 
     A size that is no parameter (experts of a dense model) is 1.
     """
-    axes = [parameters[key].choices if key in parameters else (1,) for key in LAYOUT]
-    grid: Ints = np.array(list(itertools.product(*axes)), dtype=np.int64)
-    columns = {**dict(zip(LAYOUT, grid.T, strict=True)), "gbs": base["gbs"], "seq_len": base["seq_len"]}
-    layouts: Ints = grid[legal(columns, shape, base["world_size"])]
-    return layouts
+    axes = tuple(np.array(parameters[key].choices if key in parameters else (1,), dtype=np.int64) for key in LAYOUT)
+    columns = {**dict(zip(LAYOUT, np.ix_(*axes), strict=True)), "gbs": base["gbs"], "seq_len": base["seq_len"]}
+    return axes, legal(columns, shape, base["world_size"])
+
+
+def stated(recipe: Recipe, name: str) -> Value:
+    """What ``recipe`` itself says of a setting or ``env.NAME``, None where it is silent."""
+    return recipe.environment.get(name[4:]) if name.startswith("env.") else recipe.settings.get(name)
+
+
+def spelled(baseline: Recipe, name: str, value: Value) -> Value:
+    """``value`` as the baseline wrote it when it is the same; the stack's default stays unsaid where the baseline
+    does not speak of the setting, and where there is nothing to write (a switch that is off, one virtual stage).
+    """
+    if name.startswith("env."):
+        return value
+    own, default = stated(baseline, name), defaults()[name]
+    if value == (default if own is None else own):
+        return own
+    unsaid = own is None or isinstance(value, bool)
+    return None if (value == default and unsaid) or (name == "vpp" and value == 1) else value
+
+
+def read(parameter: Parameter, recipe: Recipe, settings: Mapping[str, Any]) -> Value:
+    """A parameter's value in a recipe with these effective settings; a combination that is no choice is ``other``."""
+    if not parameter.compound:
+        if parameter.key.startswith("env."):
+            return stated(recipe, parameter.key)
+        value: Value = settings[parameter.key]
+        return (value or 1) if parameter.key in LAYOUT else value
+    actual = {name: _comparable(name, stated(recipe, name)) for name in parameter.settings}
+    for choice in parameter.choices:
+        if all(actual[name] == _comparable(name, value) for name, value in parameter.writes(choice).items()):
+            return choice
+    return "other"
+
+
+def _comparable(name: str, value: Value) -> Any:
+    """Module lists compare as sets, an unset value as the stack's default."""
+    value = defaults()[name] if value is None else value
+    return frozenset(value) if isinstance(value, tuple) else value
+
+
+def write(recipe: Recipe, written: Mapping[str, Value]) -> Recipe:
+    """``recipe`` with settings and ``env.NAME`` written; None removes one."""
+    settings = {name: value for name, value in written.items() if not name.startswith("env.")}
+    variables = {name[4:]: _text(value) for name, value in written.items() if name.startswith("env.")}
+    return recipe.with_settings(settings).with_environment(variables)
+
+
+def _text(value: Value) -> str | None:
+    return None if value is None else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from attune_lab.contracts import UserError
-from attune_lab.parameters import LAYOUT, Parameter, approvable, declared, legal_layouts
-from attune_lab.recipe.constraints import violations
-from attune_lab.recipe.coupling import SPLIT_KEYS, account_flags, settle
+from attune_lab.parameters import LAYOUT, Parameter, approvable, declared, read, spelled, stated, write
+from attune_lab.points import Points
+from attune_lab.recipe.constraints import can_start, violations
+from attune_lab.recipe.coupling import KEPT_WHILE, SPLIT_KEYS, settle
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.recipe import Recipe, Value
 from attune_lab.recipe.registry import registry
-from attune_lab.recipe.shape import defaults, shape_of
+from attune_lab.recipe.shape import defaults
 from simulator.hardware import ClusterSpec
 
-MAX_TRIES = 2000
-"""Draws before `SearchSpace.sample` gives up."""
-
-_FOLLOWING = frozenset({*SPLIT_KEYS, "etp", "env.NCCL_GRAPH_REGISTER", "env.CUDA_DEVICE_MAX_CONNECTIONS"})
+_FOLLOWING = frozenset(
+    {*SPLIT_KEYS, *KEPT_WHILE, "etp", "sequence_parallel", "env.NCCL_GRAPH_REGISTER", "env.CUDA_DEVICE_MAX_CONNECTIONS"}
+)
 """Settings that move with a parameter without being one."""
 
 
@@ -56,15 +56,16 @@ class SearchSpace:
         }
         governed = {name for parameter in self.parameters.values() for name in parameter.settings}
         self._governed = governed | _FOLLOWING
+        self._everything = _everything(baseline)
 
     def _with_own_choice(self, parameter: Parameter) -> Parameter:
         """``parameter`` with the baseline's value among its choices, called ``recipe`` when it is a combination."""
-        own = _read(parameter, self.baseline, self._base)
+        own = read(parameter, self.baseline, self._base)
         if own in parameter.choices:
             return parameter
         if not parameter.compound:
             return replace(parameter, choices=(*parameter.choices, own))
-        written = {name: _stated(self.baseline, name) for name in parameter.settings}
+        written = {name: stated(self.baseline, name) for name in parameter.settings}
         place = len(parameter.choices) - 1 if parameter.choices[-1] == "full" else len(parameter.choices)
         choices = (*parameter.choices[:place], "recipe", *parameter.choices[place:])
         return replace(parameter, choices=choices, compound={**parameter.compound, "recipe": written})
@@ -75,12 +76,14 @@ class SearchSpace:
         Raises:
             UserError: no such parameter in this space.
         """
-        return _read(self._parameter(key), recipe, effective(recipe, self._cluster))
+        return read(self._parameter(key), recipe, effective(recipe, self._cluster))
 
     def values(self, recipe: Recipe) -> dict[str, Value]:
         """The values of all parameters in ``recipe``."""
-        settings = effective(recipe, self._cluster)
-        return {key: _read(parameter, recipe, settings) for key, parameter in self.parameters.items()}
+        return self._values(recipe, effective(recipe, self._cluster))
+
+    def _values(self, recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Value]:
+        return {key: read(parameter, recipe, settings) for key, parameter in self.parameters.items()}
 
     def changed(self, recipe: Recipe, other: Recipe) -> dict[str, tuple[Value, Value]]:
         """Parameter -> (value in ``recipe``, value in ``other``), where they differ."""
@@ -102,10 +105,8 @@ class SearchSpace:
                 raise UserError(
                     f"{key} has no choice {value!r}; choose one of {', '.join(map(str, parameter.choices))}"
                 )
-            written |= {name: self._spelled(name, v) for name, v in parameter.writes(value).items()}
-        settings = {name: value for name, value in written.items() if not name.startswith("env.")}
-        variables = {name[4:]: _text(value) for name, value in written.items() if name.startswith("env.")}
-        edited = recipe.with_settings(settings).with_environment(variables)
+            written |= {name: spelled(self.baseline, name, v) for name, v in parameter.writes(value).items()}
+        edited = write(recipe, written)
         return settle(edited, recipe, baseline=self.baseline, explicit=frozenset(written), cluster=self._cluster)
 
     def problems(self, recipe: Recipe) -> list[str]:
@@ -115,18 +116,33 @@ class SearchSpace:
             broken = [finding.message for finding in violations(settings) if finding.severity == "error"]
         except UserError as error:
             return [str(error)]
-        outside = [
-            f"{key} = {value} is outside the search space"
-            for key, parameter in self.parameters.items()
-            if (value := _read(parameter, recipe, settings)) not in parameter.choices
-        ]
-        return broken + outside + self._foreign_changes(recipe)
+        values = self._values(recipe, settings)
+        outside = [f"{key} = {value} is outside the search space" for key, value in self._outside(values).items()]
+        found = broken + outside + [self._refusal(name) for name in self._foreign_changes(recipe)]
+        if not found and not self._points.has_layout(values):
+            sizes = ", ".join(f"{key} = {values[key]}" for key in LAYOUT if key in values)
+            found.append(f"the layout {sizes} is outside the search space")
+        return found
+
+    def is_legal(self, recipe: Recipe) -> bool:
+        """`problems` has none to tell; quicker."""
+        try:
+            settings = effective(recipe, self._cluster)
+            starts = can_start(settings)
+        except UserError:
+            return False
+        values = self._values(recipe, settings)
+        inside = not self._outside(values) and self._points.has_layout(values)
+        return starts and inside and not self._foreign_changes(recipe)
+
+    def _outside(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        return {key: value for key, value in values.items() if value not in self.parameters[key].choices}
 
     def _foreign_changes(self, recipe: Recipe) -> list[str]:
         """Settings and variables that differ from the baseline although no parameter governs them."""
-        own, new = _everything(self.baseline), _everything(recipe)
+        own, new = self._everything, _everything(recipe)
         moved = sorted(name for name in own.keys() | new.keys() if own.get(name) != new.get(name))
-        return [self._refusal(name) for name in moved if name not in self._governed]
+        return [name for name in moved if name not in self._governed]
 
     def _refusal(self, name: str) -> str:
         setting = registry().get(name)
@@ -147,88 +163,62 @@ class SearchSpace:
 
     def enumerate_layouts(self) -> list[dict[str, int]]:
         """Every combination of ``tp, pp, cp, ep, etp, vpp, mbs`` that the divisibility rules allow."""
-        return [dict(zip(LAYOUT, row, strict=True)) for row in self._layouts.tolist()]
+        return [dict(zip(LAYOUT, row, strict=True)) for row in self._points.layouts().tolist()]
 
     @cached_property
-    def _layouts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return legal_layouts(self.parameters, self._base, shape_of(self.baseline))
+    def _points(self) -> Points:
+        return Points(self.baseline, self._cluster, self.parameters)
 
-    def sample(self, rng: np.random.Generator) -> Recipe:
-        """A recipe drawn uniformly from the legal points: a layout first, then what applies to it; illegal draws
-        are rejected whole.
+    def recipe(self, point: Mapping[str, Value]) -> Recipe:
+        """The recipe of a point: the baseline with these values, and everything that must move with them moved.
+
+        A value of a parameter that does not apply beside the others is ignored, so any choice of one value per
+        parameter is a point; a missing value is the baseline's. `problems` says whether the recipe may run.
 
         Raises:
-            UserError: nothing legal in `MAX_TRIES` draws.
+            UserError: no such parameter, or no such choice.
         """
-        for _ in range(MAX_TRIES if len(self._layouts) else 0):
-            candidate = self.apply(self.baseline, self._draw(rng))
-            if not self.problems(candidate):
-                return candidate
-        raise UserError(
-            f"no legal recipe in {MAX_TRIES} draws on {self._cluster.name}; use a cluster the model can be split over"
-        )
+        return self._points.recipe(self._points.options(point))
 
-    def _draw(self, rng: np.random.Generator) -> dict[str, Value]:
-        """A value for every parameter that applies, given the ones before it."""
-        layout = dict(zip(LAYOUT, self._layouts[rng.integers(len(self._layouts))].tolist(), strict=True))
-        drawn: dict[str, Value] = {key: size for key, size in layout.items() if key in self.parameters}
-        known = {**self._base, **layout, "vpp": layout["vpp"] if layout["vpp"] > 1 else None}
-        known["sequence_parallel"] = layout["tp"] > 1
-        drawn |= self._draw_split(layout, rng)
-        for key, parameter in self.parameters.items():
-            if key not in (*drawn, *SPLIT_KEYS) and parameter.applies_if.evaluate(known):
-                drawn[key] = parameter.choices[rng.integers(len(parameter.choices))]
-                known |= parameter.writes(drawn[key])
-        return drawn
+    def point(self, recipe: Recipe) -> dict[str, Value]:
+        """The values of the parameters that apply in ``recipe``. `recipe` makes it of them again, if it was made so.
 
-    def _draw_split(self, layout: Mapping[str, int], rng: np.random.Generator) -> dict[str, Value]:
-        """What counts as a layer; nothing where only a layout string splits the layers legally."""
-        legal = account_flags(self._base["num_layers"], layout["pp"] * layout["vpp"]) if layout["pp"] > 1 else []
-        if not legal:
-            return {}
-        return dict(zip(("account_embedding", "account_loss"), legal[rng.integers(len(legal))], strict=True))
+        Raises:
+            UserError: a value is outside the space.
+        """
+        return self._points.values(self._points.options(self.values(recipe)))
+
+    def allows(self, point: Mapping[str, Value]) -> bool:
+        """The recipe of ``point`` has no `problems`; by tables, without the recipe.
+
+        Raises:
+            UserError: no such parameter, or no such choice.
+        """
+        return self._points.census.allows(self._points.options(point))
+
+    def count(self) -> int:
+        """How many legal points there are, exactly."""
+        return self._points.census.total
+
+    def points(self) -> Iterator[dict[str, Value]]:
+        """Every legal point once, lazily."""
+        return (self._points.values(self._points.census.nth(number)) for number in range(self.count()))
+
+    def sample(self, rng: np.random.Generator) -> Recipe:
+        """The recipe of a legal point drawn uniformly: each of `count` has the same chance.
+
+        Raises:
+            UserError: no point is legal.
+        """
+        if not self.count():
+            why = next(iter(self.problems(self.baseline)), "the model cannot be split over it")
+            raise UserError(f"no recipe around this baseline is legal on {self._cluster.name}: {why}")
+        return self._points.recipe(self._points.census.nth(int(rng.integers(self.count()))))
 
     def _parameter(self, key: str) -> Parameter:
         if key not in self.parameters:
             raise UserError(f"{key} is not in the search space; it has {', '.join(self.parameters)}")
         return self.parameters[key]
-
-    def _spelled(self, name: str, value: Value) -> Value:
-        """``value`` as the baseline wrote it when it is the same; the stack's default stays unsaid where the baseline
-        does not speak of the setting, and where there is nothing to write (a switch that is off, one virtual stage).
-        """
-        stated = _stated(self.baseline, name)
-        if name.startswith("env."):
-            return value
-        default = defaults()[name]
-        if value == (default if stated is None else stated):
-            return stated
-        unsaid = stated is None or isinstance(value, bool)
-        return None if (value == default and unsaid) or (name == "vpp" and value == 1) else value
-
-
-def _read(parameter: Parameter, recipe: Recipe, settings: Mapping[str, Any]) -> Value:
-    """A parameter's value; a combination that is no choice reads ``other``."""
-    if not parameter.compound:
-        if parameter.key.startswith("env."):
-            return _stated(recipe, parameter.key)
-        value: Value = settings[parameter.key]
-        return (value or 1) if parameter.key in LAYOUT else value
-    actual = {name: _comparable(name, _stated(recipe, name)) for name in parameter.settings}
-    for choice in parameter.choices:
-        if all(actual[name] == _comparable(name, value) for name, value in parameter.writes(choice).items()):
-            return choice
-    return "other"
-
-
-def _comparable(name: str, value: Value) -> Any:
-    """Module lists compare as sets, an unset value as the stack's default."""
-    value = defaults()[name] if value is None else value
-    return frozenset(value) if isinstance(value, tuple) else value
-
-
-def _stated(recipe: Recipe, name: str) -> Value:
-    return recipe.environment.get(name[4:]) if name.startswith("env.") else recipe.settings.get(name)
 
 
 def _everything(recipe: Recipe) -> dict[str, Any]:
@@ -241,7 +231,3 @@ def _everything(recipe: Recipe) -> dict[str, Any]:
         **{f"the version of {name}": text for name, text in recipe.versions.items()},
         "stack": recipe.stack,
     }
-
-
-def _text(value: Value) -> str | None:
-    return None if value is None else str(value)

@@ -17,7 +17,7 @@ from baselines.common.planned import Plan, PlannedTuner
 from baselines.common.proposals import propose
 from baselines.common.ranking import ranked_recipes
 
-OPTIONS = {"k": Option(80, least=1, most=1000), "margin": Option(0.05, least=0.0, most=0.9)}
+OPTIONS = {"k": Option(80, least=1, most=1000), "margin": Option(0.03, least=0.0, most=0.9)}
 
 
 class VTrain(PlannedTuner):

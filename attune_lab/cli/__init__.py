@@ -11,7 +11,18 @@ from contextlib import suppress
 import typer
 from typer.exceptions import TyperException
 
-from attune_lab.cli import calibrate, catalogues, compare, doctor, enumeration, gate, predict, simulate, tune
+from attune_lab.cli import (
+    calibrate,
+    catalogues,
+    compare,
+    doctor,
+    enumeration,
+    gate,
+    predict,
+    reproduce,
+    simulate,
+    tune,
+)
 from attune_lab.cli.output import printable
 from attune_lab.contracts import EnvironmentFault, UserError
 
@@ -24,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (tune, compare, simulate, enumeration, predict, calibrate, gate, catalogues, doctor):
+for module in (tune, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, doctor):
     module.register(app)
 
 _INTERRUPTED = 130

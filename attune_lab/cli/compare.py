@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from attune_lab.study.tables import Tables
+
 
 def compare(
     study: Annotated[Path, typer.Argument(help="The study, a YAML file (docs/studies.md).", show_default=False)],
@@ -48,13 +50,15 @@ def compare(
         tables = run_study(
             spec, folder, engine=runs_on, workers=workers or os.cpu_count() or 1, address=address, observer=observer
         )
+    tuners = _summary(tables.campaigns)
     data = {
         "study": spec.name,
         "out": str(folder),
         "campaigns": len(tables.campaigns),
         "statuses": tables.campaigns["status"].value_counts().to_dict(),
         "gpu_hours": float(tables.campaigns["gpu_hours_spent"].sum()),
-        "tuners": _summary(tables.campaigns),
+        "tuners": tuners,
+        "report": _report(folder, tables) if tuners else [],
     }
     emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
 
@@ -66,6 +70,15 @@ def _summary(campaigns: pd.DataFrame) -> list[dict[Any, Any]]:
     if by_world(campaigns, "gain_pct").dropna().empty:
         return []
     return summary(campaigns).to_dict("records")
+
+
+def _report(folder: Path, tables: Tables) -> list[str]:
+    """The files of the report on a study."""
+    from attune_lab.study.report import write_report
+    from attune_lab.study.tables import CAMPAIGNS_FILE, read_parquet
+
+    _, provenance = read_parquet(folder / CAMPAIGNS_FILE)
+    return [str(path) for path in write_report(folder, tables.campaigns, tables.runs, provenance)]
 
 
 def _render(screen: Console, data: dict[str, Any]) -> None:
@@ -90,6 +103,8 @@ def _render(screen: Console, data: dict[str, Any]) -> None:
     screen.print(drawn)
     ended = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in data["statuses"].items())
     screen.print(f"{data['campaigns']} campaigns ({ended}), {data['gpu_hours']:,.0f} GPU-hours simulated", markup=False)
+    for path in data["report"]:
+        screen.print(f"report: {path}", soft_wrap=True, markup=False)
     screen.print(f"tables: {data['out']}", soft_wrap=True, markup=False)
 
 

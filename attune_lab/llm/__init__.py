@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
 class Request:
-    """One question to a language model.
+    """One question to a language model; what is put into it must not be changed afterwards.
 
     Attributes:
         role: who is asked (``strategist``, ``checker`` …); a scripted model answers by role.
@@ -39,7 +39,7 @@ class Request:
         Raises:
             ValueError, TypeError: a fact that JSON does not know.
         """
-        text = json.dumps([model, asdict(self)], sort_keys=True, allow_nan=False)
+        text = json.dumps([model, vars(self)], sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ class Exchange(BaseModel):
     def of(cls, llm: str, request: Request, reply: Reply, error: str | None = None) -> Exchange:
         """The exchange in which ``llm`` answered ``request`` by ``reply``."""
         usd = None if math.isnan(reply.usd) else reply.usd
-        return cls(llm=llm, request=asdict(request), error=error, **{**asdict(reply), "usd": usd})
+        return cls(llm=llm, request=dict(vars(request)), error=error, **{**vars(reply), "usd": usd})
 
 
 class Transcript:
@@ -65,7 +64,7 @@ class Transcript:
             _repair(path)
             for number, line in _lines(path):
                 exchange = _read(line, f"{path}, line {number}")
-                self._exchanges[_digest(exchange)] = exchange
+                self._exchanges[Request(**exchange.request).digest(exchange.llm)] = exchange
         except OSError as error:
             raise EnvironmentFault(f"cannot read {path}: {error.strerror}; name another transcript") from error
 
@@ -79,9 +78,9 @@ class Transcript:
         """The exchange about a request, or None."""
         return self._exchanges.get(digest)
 
-    def add(self, exchange: Exchange) -> None:
-        """Keep ``exchange``; on return it is on the disk."""
-        self._exchanges[_digest(exchange)] = exchange
+    def add(self, digest: str, exchange: Exchange) -> None:
+        """Keep the exchange about a request; on return it is on the disk."""
+        self._exchanges[digest] = exchange
         if self._path is None:
             return
         try:
@@ -116,10 +115,11 @@ class RecordedLLM:
             UserError: the recorded reply does not fit the schema: the file was edited.
             UnusableReply, EnvironmentFault: as the model does.
         """
-        exchange = self._transcript.get(request.digest(self.name))
+        digest = request.digest(self.name)
+        exchange = self._transcript.get(digest)
         if exchange is None:
             exchange = self._ask(request)
-            self._transcript.add(exchange)
+            self._transcript.add(digest, exchange)
         if exchange.error is not None:
             raise UnusableReply(exchange.error, exchange.reply)
         if faults := problems(exchange.body, request.schema):
@@ -132,10 +132,6 @@ class RecordedLLM:
             return Exchange.of(self.name, request, self._llm.complete(request))
         except UnusableReply as unusable:
             return Exchange.of(self.name, request, unusable.spent, error=str(unusable))
-
-
-def _digest(exchange: Exchange) -> str:
-    return Request(**exchange.request).digest(exchange.llm)
 
 
 def _repair(path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 from attune_lab.recipe.constraints import breaks
 from attune_lab.recipe.effective import effective
+from attune_lab.recipe.expressions import Expression, compile_expression
 from attune_lab.recipe.recipe import Recipe, Value
+from attune_lab.recipe.remembered import remembered
 from simulator.hardware import ClusterSpec
 
 SPLIT_KEYS = (
@@ -16,6 +18,13 @@ SPLIT_KEYS = (
     "account_embedding", "account_loss",
 )  # fmt: skip
 """Together these say which layer sits on which stage; they are only ever written together."""
+
+KEPT_WHILE: Mapping[str, Expression] = {
+    "overlap_param_gather_with_optimizer_step": compile_expression("overlap_param_gather and bool(vpp)"),
+    "defer_embedding_wgrad": compile_expression("pp > 1"),
+    "overlap_p2p_comm_warmup_flush": compile_expression("overlap_p2p_comm"),
+}
+"""Settings that only the baseline decides, and what they need: dropped without it, they come back with it."""
 
 _GRAPH_REGISTER = "NCCL_GRAPH_REGISTER"
 _MAX_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -29,17 +38,27 @@ def settle(edited: Recipe, before: Recipe, *, baseline: Recipe, explicit: Set[st
         baseline: whose own stage split is used again when its pipeline sizes come back.
         explicit: settings (and ``env.NAME``) the edit named; they are never overruled, right or wrong.
     """
-    now, then = effective(edited, cluster), effective(before, cluster)
+    now, then = effective(edited, cluster), _usual(before, cluster)
     edits: dict[str, Value] = {**_sizes(now, then, edited), **_overlaps(now)}
     chunks = _wanted_chunks(now, then, explicit)
     if _split_moves(now, then, chunks):
-        edits |= _split(now, chunks, explicit, effective(baseline, cluster), baseline)
+        edits |= _split(now, chunks, explicit, _usual(baseline, cluster), baseline)
     else:
         edits |= {key: before.settings.get(key) for key in SPLIT_KEYS}
-    kept = explicit - set(SPLIT_KEYS)  # `_split` heeds what was asked for, though a layout string may spell it
-    edited = edited.with_settings({key: value for key, value in edits.items() if key not in kept})
-    variables = _variables(effective(edited, cluster))
+    fixed = explicit - set(SPLIT_KEYS)  # `_split` heeds what was asked for, though a layout string may spell it
+    edited = edited.with_settings({key: value for key, value in edits.items() if key not in fixed})
+    settled = effective(edited, cluster)
+    edited = edited.with_settings(
+        {name: baseline.settings.get(name) if kept.evaluate(settled) else None for name, kept in KEPT_WHILE.items()}
+    )
+    variables = required_environment(settled)
     return edited.with_environment({k: v for k, v in variables.items() if f"env.{k}" not in explicit})
+
+
+@remembered(last=16)
+def _usual(recipe: Recipe, cluster: ClusterSpec) -> Mapping[str, Any]:
+    """`effective` of a recipe from which many edits start."""
+    return effective(recipe, cluster)
 
 
 def _sizes(now: Mapping[str, Any], then: Mapping[str, Any], edited: Recipe) -> dict[str, Value]:
@@ -131,8 +150,8 @@ def even_layout(layers: int, parts: int, *, mtp_layers: int = 0) -> str:
     return "E" + "|".join(stages) + "m" * mtp_layers + "L"
 
 
-def _variables(now: Mapping[str, Any]) -> dict[str, str | None]:
-    """Environment variables the stack insists on (constraints S04 and G07)."""
+def required_environment(now: Mapping[str, Any]) -> dict[str, str | None]:
+    """Environment variables the stack insists on under effective settings ``now`` (constraints S04 and G07)."""
     edits: dict[str, str | None] = {}
     split = now["tp"] > 1 or now["cp"] > 1
     excused = now["torch_fsdp2"] or now["megatron_fsdp"] or now["ep_overlap"]

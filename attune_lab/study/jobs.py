@@ -7,7 +7,7 @@ at any time, whichever machine did it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -23,6 +23,9 @@ Status: TypeAlias = Literal["finished", "tuner_failed", "hung", "died", "refused
 
 TRIED_AGAIN: frozenset[str] = frozenset({"refused", "environment"})
 """Nothing was decided: the next start of the study tries these again."""
+
+_FINALS_S = 600
+"""A campaign may take so long to end once its tuner is gone."""
 
 CAMPAIGNS, ORACLES = "campaigns", "oracles"
 
@@ -45,7 +48,12 @@ class Job(Protocol):
 
     @property
     def spec(self) -> StudySpec:
-        """The study it belongs to: its limits of time and memory."""
+        """The study it belongs to."""
+        ...
+
+    @property
+    def time_limit_s(self) -> float:
+        """Wall seconds after which its process counts as hung."""
         ...
 
     def run(self) -> None:
@@ -58,22 +66,83 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True)
-class CampaignJob:
-    """One tuner in one world.
+class _InWorld:
+    """What both kinds of jobs share.
 
     Attributes:
         spec: the study.
         out: its folder.
-        recipe, cluster, tuner, world: which campaign of the study.
-        ended: how the process of its tuner died; the campaign is brought to its end without it.
+        recipe, cluster, world: where in the study.
     """
 
     spec: StudySpec
     out: Path
     recipe: RecipeOfStudy
     cluster: str
-    tuner: TunerOfStudy
     world: int
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        raise NotImplementedError
+
+    @property
+    def time_limit_s(self) -> float:
+        """See `Job.time_limit_s`."""
+        return self.spec.time_limit_s
+
+    @property
+    def record(self) -> Path:
+        """The file that says how it ended."""
+        return self.folder / "record.json"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What fixes it, JSON-ready; a record with another identity belongs to another study."""
+        spec = self.spec
+        return {
+            "recipe": self.recipe.digest,
+            "conditions": spec.conditions.model_dump(),
+            "approvals": sorted(spec.approvals),
+            "carry_over": spec.carry_over,
+        }
+
+    def request(self) -> TuneRequest:
+        """The recipe in its world as `attune tune` would be asked for it."""
+        spec = self.spec
+        return TuneRequest(
+            recipe=self.recipe.source,
+            cluster=self.cluster,
+            budget=spec.budget,
+            seed=self.world,
+            out=self.folder,
+            carry_over=spec.carry_over,
+            approvals=spec.approvals,
+            conditions=tuple((name, factor) for name, factor in spec.conditions if factor != 1),
+        )
+
+    def write(
+        self,
+        status: Status,
+        message: str,
+        row: Mapping[str, Any] | None = None,
+        runs: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Leave the record."""
+        content = {"identity": self.identity, "status": status, "message": message, "row": row or {}, "runs": runs}
+        write_file(self.record, json.dumps(content).encode())
+
+
+@dataclass(frozen=True)
+class CampaignJob(_InWorld):
+    """One tuner in one world.
+
+    Attributes:
+        tuner: which of the study's.
+        ended: how the process of its tuner died; the campaign is brought to its end without it.
+    """
+
+    tuner: TunerOfStudy
     ended: Death | None = None
 
     @property
@@ -88,44 +157,28 @@ class CampaignJob:
         return self.out / CAMPAIGNS / scenario / quote(self.tuner.label, safe=" +=@,()") / f"world-{self.world}"
 
     @property
-    def record(self) -> Path:
-        """The file that says how it ended."""
-        return self.folder / "record.json"
+    def time_limit_s(self) -> float:
+        """See `Job.time_limit_s`; a limit meant for tuners does not cut the finals short."""
+        return self.spec.time_limit_s if self.ended is None else max(self.spec.time_limit_s, _FINALS_S)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What fixes the campaign, JSON-ready; a record with another identity belongs to another study."""
-        spec = self.spec
-        return {
-            "recipe": self.recipe.digest,
-            "tuner": self.tuner.name,
-            "options": self.tuner.options,
-            "conditions": spec.conditions.model_dump(),
-            "rules": spec.rules.model_dump(),
-            "gate": spec.gate,
-            "approvals": sorted(spec.approvals),
-            "carry_over": spec.carry_over,
-        }
+        """See `_InWorld.identity`."""
+        tuner, spec = self.tuner, self.spec
+        how = {"rules": spec.rules.model_dump(), "gate": spec.gate}
+        return {**super().identity, "tuner": tuner.name, "options": tuner.options, **how}
 
     def request(self) -> TuneRequest:
         """The campaign as `attune tune` would be asked for it."""
         from attune_lab.campaign.rules import AnswerRules
 
-        spec = self.spec
-        return TuneRequest(
-            recipe=self.recipe.source,
-            cluster=self.cluster,
-            budget=spec.budget,
+        return replace(
+            super().request(),
             tuner=self.tuner.name,
             options=tuple(self.tuner.options.items()),
-            seed=self.world,
-            out=self.folder,
-            carry_over=spec.carry_over,
-            approvals=spec.approvals,
-            rules=AnswerRules(**spec.rules.model_dump()),
-            conditions=tuple((name, factor) for name, factor in spec.conditions if factor != 1),
-            gate=spec.gate,
-            logs=spec.logs,
+            rules=AnswerRules(**self.spec.rules.model_dump()),
+            gate=self.spec.gate,
+            logs=self.spec.logs,
         )
 
     def run(self) -> None:
@@ -141,54 +194,15 @@ class CampaignJob:
         self.write(death.status, f"{self.ended.reason}; then, without it: {death.reason}")
         return None
 
-    def write(
-        self,
-        status: Status,
-        message: str,
-        row: Mapping[str, Any] | None = None,
-        runs: list[dict[str, Any]] | None = None,
-    ) -> None:
-        """Leave the record."""
-        content = {
-            "identity": self.identity,
-            "status": status,
-            "message": message,
-            "row": row or {},
-            "runs": runs or [],
-        }
-        write_file(self.record, json.dumps(content).encode())
-
 
 @dataclass(frozen=True)
-class OracleJob:
+class OracleJob(_InWorld):
     """The optimum of one recipe on one cluster in one world; every tuner shares it."""
-
-    spec: StudySpec
-    out: Path
-    recipe: RecipeOfStudy
-    cluster: str
-    world: int
 
     @property
     def folder(self) -> Path:
         """Where it is kept."""
         return self.out / ORACLES / f"{self.recipe.name}-{self.cluster}" / f"world-{self.world}"
-
-    @property
-    def record(self) -> Path:
-        """The file that holds it."""
-        return self.folder / "record.json"
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """See `CampaignJob.identity`."""
-        spec = self.spec
-        return {
-            "recipe": self.recipe.digest,
-            "conditions": spec.conditions.model_dump(),
-            "approvals": sorted(spec.approvals),
-            "carry_over": spec.carry_over,
-        }
 
     def run(self) -> None:
         """See `Job.run`."""
@@ -200,11 +214,6 @@ class OracleJob:
         """The optimum stays unknown, and the record says why."""
         self.write("environment", death.reason)
 
-    def write(self, status: Status, message: str, row: Mapping[str, Any] | None = None) -> None:
-        """Leave the record."""
-        content = {"identity": self.identity, "status": status, "message": message, "row": row or {}}
-        write_file(self.record, json.dumps(content).encode())
-
 
 def campaign_jobs(spec: StudySpec, out: Path) -> Iterator[CampaignJob]:
     """Every campaign of a study, world by world, so that tuners can be compared long before the last world."""
@@ -212,7 +221,7 @@ def campaign_jobs(spec: StudySpec, out: Path) -> Iterator[CampaignJob]:
         for recipe in spec.recipes:
             for cluster in spec.clusters:
                 for tuner in spec.tuners:
-                    yield CampaignJob(spec, out, recipe, cluster, tuner, world)
+                    yield CampaignJob(spec, out, recipe, cluster, world, tuner)
 
 
 def oracle_jobs(spec: StudySpec, out: Path) -> Iterator[OracleJob]:

@@ -25,11 +25,11 @@ NEARLY = 0.95
 class Truth(Protocol):
     """What a simulated world knows of a recipe and no run shows."""
 
-    def gain(self, recipe: Recipe) -> float:
+    def true_gain(self, recipe: Recipe) -> float:
         """Throughput gained over the baseline without noise, as a fraction."""
         ...
 
-    def faults(self, recipe: Recipe) -> Sequence[str]:
+    def is_faulty(self, recipe: Recipe) -> Sequence[str]:
         """What keeps it from training the same model as the baseline; empty when nothing does."""
         ...
 
@@ -138,13 +138,13 @@ def _judged(result: Mapping[str, Any], record: CampaignRecord, truth: Truth | No
     stopped = [recipes[lost["label"]] for lost in result["lost"] if lost["reason"].startswith(REFUSED)]
     row: dict[str, Any] = {"best_searched_gain_pct": 100 * searched_gain, "gate_stops": len(stopped)}
     if truth is not None:
-        faults = list(truth.faults(shipped))
+        faults = list(truth.is_faulty(shipped))
         row |= {
-            "true_gain_pct": 100 * truth.gain(shipped),
+            "true_gain_pct": 100 * truth.true_gain(shipped),
             "shipped_faulty": bool(faults),
             "faults": json.dumps(faults),
-            "best_searched_faulty": bool(truth.faults(searched)),
-            "gate_stops_right": sum(bool(truth.faults(recipe)) for recipe in stopped),
+            "best_searched_faulty": bool(truth.is_faulty(searched)),
+            "gate_stops_right": sum(bool(truth.is_faulty(recipe)) for recipe in stopped),
         }
     return row
 

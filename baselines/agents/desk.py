@@ -100,6 +100,7 @@ class Desk(ABC):
         self.refused: list[tuple[Recipe, dict[str, Any]]] = []
         self.iteration = 0
         self.stop_reason = ""
+        self._latest: Trial | None = None
         self._spent = Reply({})
         self._queue: list[tuple[Proposal, Step]] = []
         self._steps: dict[str, Step] = {}
@@ -150,8 +151,9 @@ class Desk(ABC):
             self._steps[proposal.recipe.digest] = step
             step.ran, step.status = True, report.status
             step.gain = before / trial.step_time_s - 1 if trial.step_time_s and before < math.inf else 0.0
-        if report.status not in INFRASTRUCTURE_FAULTS and proposal.recipe.digest != self.task.baseline.digest:
-            self.iteration += 1
+        if report.status not in INFRASTRUCTURE_FAULTS:
+            self._latest = trial
+            self.iteration += proposal.recipe.digest != self.task.baseline.digest
 
     def say(
         self, role: str, parts: Facts, request: str, schema: Facts, facts: Facts | None = None
@@ -244,12 +246,19 @@ class Desk(ABC):
             "expected_memory_share": _rounded(here.peak_memory_bytes / here.memory_capacity_bytes),
         }
 
-    def known_facts(self) -> list[dict[str, Any]]:
-        """Every run in brief, and what was refused against the present incumbent: what not to propose again."""
-        recipe = self.card["recipe"]
-        runs = [self.run_facts(trial, full=False) for trial in self.history]
-        rows = [{**run, "values": {**recipe, **run["changed_from_recipe"]}} for run in runs]
-        return rows + [row for incumbent, row in self.refused if incumbent.digest == self.incumbent.digest]
+    def situation(self, attempt: int) -> dict[str, Any]:
+        """What a role without a pool is shown: the incumbent and the last run in full, every run in brief, and what
+        was refused against the present incumbent.
+        """
+        known = [trial for trial in self.history if self.history.known(trial.recipe)]
+        now = self.incumbent.digest
+        return {
+            "turn": {"iteration": self.iteration + 1, "attempt": attempt},
+            "incumbent": self.incumbent_facts(),
+            "last_run": {} if self._latest is None else self.run_facts(self._latest, full=True),
+            "history": [self.run_facts(trial, full=False) for trial in known],
+            "refused": [row for incumbent, row in self.refused if incumbent.digest == now],
+        }
 
     def _deliberated(self) -> list[tuple[Proposal, Step]]:
         """The next proposals; a random legal recipe when the arrangement has nothing usable to say."""
@@ -258,8 +267,9 @@ class Desk(ABC):
             if self.stop_reason:
                 return []
             found = [self._put_forward(self.check(draft)) for draft in drafts]
-            if usable := [pair for pair in found if pair is not None]:
-                return usable
+            usable = {pair[0].recipe.digest: pair for pair in reversed(found) if pair is not None}
+            if usable:
+                return list(usable.values())[::-1]
         return self._stray()
 
     def _put_forward(self, checked: Checked) -> tuple[Proposal, Step] | None:

@@ -39,9 +39,10 @@ def candidates(card: Facts, incumbent: Facts, ranked: Sequence[Facts], known: Se
     forbidden = [tuple(pair) for row in known for pair in row.get("forbidden", [])]
     runs = [row for row in known if "asked" in row]
     lost = [(row["lever"], row["asked"].get(row["lever"])) for row in runs if row["gain"] <= LOSS]
-    single = [lever for lever in ranked if lever["saves"] > 0]
+    inert = set(incumbent.get("inert", [])) - {"ep_overlap"}  # a pipeline without it takes it with virtual stages
+    single = [lever for lever in ranked if lever["saves"] > 0 and lever["moves"][0][0] not in inert]
     later = []
-    for lever in (*single, *thumb.neighbours(values, card, incumbent.get("inert", [])), *thumb.pairs(single, 8)):
+    for lever in (*single, *thumb.neighbours(values, card, inert), *thumb.pairs(single)):
         changes = thumb.moved(lever["moves"], values, card)
         if not changes or changes in seen or any(item in forbidden for item in changes.items()):
             continue
@@ -56,6 +57,41 @@ def candidates(card: Facts, incumbent: Facts, ranked: Sequence[Facts], known: Se
     yield from later
 
 
+def alone(facts: Facts, shares: Mapping[str, float] | None = None) -> Iterator[Candidate]:
+    """What a player without colleagues would run next, best first: after out of memory the same with more room, else
+    the candidates, with the recomputation they need.
+
+    Args:
+        facts: as `Desk.situation` gives them, with the task card.
+        shares: of the step by part; the incumbent's own if None.
+    """
+    card, incumbent, last = facts["card"], facts["incumbent"], facts["last_run"]
+    recipe, values = card["recipe"], incumbent["values"]
+    runs = [{**run, "values": {**recipe, **run["changed_from_recipe"]}} for run in facts["history"]]
+    known = [*runs, *facts["refused"]]
+    if last.get("status") == "oom" and last.get("asked"):
+        more = {**last["asked"], **more_room(last["values"], card, last.get("message", ""))}
+        more = {**more, **thumb.completed(more, values, card)}
+        if all({**values, **more} != row.get("values") and more != row.get("changes") for row in known):
+            why = f"{last['lever']} once more, with room for what ran out of memory"
+            yield {"changes": more, "lever": last["lever"], "saves": 1.0, "why": why}
+    ranked = thumb.levers(values, incumbent.get("shares", {}) if shares is None else shares, card)
+    for candidate in candidates(card, incumbent, ranked, known):
+        wider = with_room(candidate["changes"], incumbent, card)
+        if wider is None:
+            continue
+        wider = {**wider, **thumb.completed(wider, values, card)}
+        if all({**values, **wider} != row.get("values") and wider != row.get("changes") for row in known):
+            yield {**candidate, "changes": wider}
+
+
+def proposal_of(candidate: Candidate | None) -> dict[str, Any]:
+    """The reply that proposes ``candidate``; without one, that nothing is left."""
+    if candidate is None:
+        return {"reasoning": "every lever has been tried", "lever": "", "changes": {}, "done": True}
+    return {"reasoning": candidate["why"], "lever": candidate["lever"], "changes": candidate["changes"]}
+
+
 def memory_ratio(values: Facts, incumbent: Facts, card: Facts) -> float:
     """Expected peak over capacity: the formulas' ratio to the incumbent times what the incumbent measured."""
     expected = expected_bytes(values, card)
@@ -65,11 +101,16 @@ def memory_ratio(values: Facts, incumbent: Facts, card: Facts) -> float:
     return float(share) * expected / expected_bytes(incumbent["values"], card)
 
 
+def fits(values: Facts, incumbent: Facts, card: Facts) -> bool:
+    """Whether ``values`` should fit in memory: what takes no more than the incumbent does."""
+    return memory_ratio(values, incumbent, card) <= max(FULL, incumbent.get("memory_share") or 0.0)
+
+
 def with_room(changes: Mapping[str, Any], incumbent: Facts, card: Facts) -> dict[str, Any] | None:
     """``changes`` with the narrowest recomputation that should fit; None where no level does."""
-    for level in ("", *_levels_above(incumbent["values"], card)):
+    for level in ("", *_levels_above({**incumbent["values"], **changes}, card)):
         wider = {**changes, **({"recompute": level} if level else {})}
-        if memory_ratio({**incumbent["values"], **wider}, incumbent, card) <= FULL:
+        if fits({**incumbent["values"], **wider}, incumbent, card):
             return wider
     return None
 

@@ -72,9 +72,35 @@ class PooledDesk(Desk):
         if self.incumbent.digest != self._best:
             self._best = self.incumbent.digest
             self.pool.publish(EXECUTOR, "incumbent", self.iteration, self.incumbent_facts())
-        kind = "result" if report.status == "ok" else "failure"
+        kind = self.outcome(report)
         body, brief = (self.run_facts(trial, full=full) for full in (True, False))
         self.pool.publish(EXECUTOR, kind, self.iteration, body, brief)
+
+    def outcome(self, report: RunReport) -> str:
+        """The kind of message that a run becomes."""
+        return "result" if report.status == "ok" else "failure"
+
+    def proposal_body(self, reply: Mapping[str, Any]) -> dict[str, Any]:
+        """A proposal as published: with its full configuration and what the stack's own checks say of it."""
+        changes = reply.get("changes", {})
+        checked = self.check(Draft(changes, reply.get("lever", ""), reply.get("reasoning", "")))
+        return {
+            **reply,
+            "changes": dict(changes),
+            "values": dict(self.task.space.values(checked.recipe)),
+            "checks": list(checked.faults),
+            **({} if checked.faults else self.estimate_facts(checked.recipe)),
+        }
+
+    def last_body(self, kind: str) -> Mapping[str, Any]:
+        """The newest message of a kind; empty where there is none."""
+        message = self.pool.last(kind)
+        return {} if message is None else message.body
+
+    def last_draft(self, *, vetoed: bool = False) -> Draft:
+        """The newest proposal, to be run."""
+        body = self.last_body("proposal")
+        return Draft(body["changes"], body.get("lever", ""), body.get("reasoning", ""), vetoed)
 
     def refuse(self, checked: Checked) -> None:
         """What cannot be run is a failure like any other: the pool hears of it."""

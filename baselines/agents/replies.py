@@ -11,6 +11,34 @@ from baselines.agents.cards import Facts
 
 TEXT = {"type": "string", "maxLength": 4000}
 
+LEVERS: Mapping[str, Any] = {
+    "type": "array",
+    "maxItems": 40,
+    "description": "what to change, best first; a step is up, down, on or =choice",
+    "items": {
+        "type": "object",
+        "properties": {
+            "moves": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 2,
+                "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": TEXT},
+            },
+            "saves": {"type": "number", "minimum": 0, "maximum": 1, "description": "fraction of the step"},
+            "why": TEXT,
+        },
+        "required": ["moves", "saves", "why"],
+        "additionalProperties": False,
+    },
+}
+"""The schema of a ranking of levers."""
+
+
+def object_schema(**properties: Any) -> dict[str, Any]:
+    """A schema of an object with all of ``properties``, the reasoning before everything else."""
+    known = {"reasoning": TEXT, **properties}
+    return {"type": "object", "properties": known, "required": list(known), "additionalProperties": False}
+
 
 def changes_schema(card: Facts) -> dict[str, Any]:
     """The schema of changes: parameter -> new value. Others than these are dropped, not refused."""
@@ -22,6 +50,15 @@ def changes_schema(card: Facts) -> dict[str, Any]:
             for key, row in card["parameters"].items()
         },
     }
+
+
+def review_schema(card: Facts) -> dict[str, Any]:
+    """The schema of a verdict on a proposal."""
+    return object_schema(
+        verdict={"type": "string", "enum": ["accept", "revise"]},
+        violations={"type": "array", "items": TEXT, "maxItems": 20},
+        suggested_edit=changes_schema(card),
+    )
 
 
 def proposal_schema(card: Facts) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,6 +158,8 @@ def completed(changes: Changes, values: Values, card: Facts) -> Changes:
     elif values.get("ep_overlap") and "ep_overlap" not in changes:
         excluded = _is_broad(done.get("recompute")) or (now("pp") > 1 and now("vpp") == 1)
         done |= {"ep_overlap": False} if excluded else {}
+    if "cuda_graph" in values and "cuda_graph" not in changes and _is_broad(done.get("recompute")):
+        done |= _smaller_graph(now("recompute"), values["cuda_graph"])
     return {key: value for key, value in done.items() if key in changes or value != values.get(key)}
 
 
@@ -172,14 +174,27 @@ def _narrow_recompute(level: Any, card: Facts) -> Changes:
     return {"recompute": narrow[-1]} if _is_broad(level) and narrow else {}
 
 
+def _smaller_graph(level: Any, graph: Any) -> Changes:
+    """The CUDA graph that goes with recomputing whole layers (none) or whole MoE layers (attention alone)."""
+    if level == "full":
+        return {"cuda_graph": "none"}
+    return {"cuda_graph": "te:attn"} if "moe_router" in str(graph) else {}
+
+
 def _sizes(card: Facts, key: str) -> list[Any]:
     return list(card["parameters"].get(key, {}).get("choices", []))
 
 
-def neighbours(values: Values, card: Facts, inert: list[str]) -> Iterator[dict[str, Any]]:
-    """Every single parameter moved to a value next to its own, as levers of no expected saving."""
+FOLLOWING = frozenset(
+    {"sequence_parallel", "account_embedding", "account_loss", "delay_wgrad", "env.CUDA_DEVICE_MAX_CONNECTIONS"}
+)
+"""Parameters that follow from others: moved alone they mostly break a rule of the stack."""
+
+
+def neighbours(values: Values, card: Facts, inert: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Every parameter but `FOLLOWING` ones moved to a value next to its own, as levers of no expected saving."""
     for key, row in card["parameters"].items():
-        if key in inert:
+        if key in inert or key in FOLLOWING:
             continue
         ordered = all(type(choice) is int for choice in row["choices"])
         if ordered and values.get(key) in row["choices"]:
@@ -190,9 +205,9 @@ def neighbours(values: Values, card: Facts, inert: list[str]) -> Iterator[dict[s
             yield {"moves": [[key, step]], "saves": 0.0, "why": "nothing better is known: try its neighbour"}
 
 
-def pairs(found: Sequence[Facts], best: int) -> Iterator[dict[str, Any]]:
-    """Two of the ``best`` single levers at once, where they move different parameters."""
-    single = [lever for lever in found if len(lever["moves"]) == 1][:best]
+def pairs(found: Sequence[Facts]) -> Iterator[dict[str, Any]]:
+    """Two single levers of ``found`` at once, where they move different parameters, in the order of ``found``."""
+    single = [lever for lever in found if len(lever["moves"]) == 1]
     for first, second in itertools.combinations(single, 2):
         if first["moves"][0][0] != second["moves"][0][0]:
             moves = [*first["moves"], *second["moves"]]

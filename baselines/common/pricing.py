@@ -16,15 +16,11 @@ class Pricing:
 
     Measured peaks correct the predicted ones by one factor, the geometric mean of measured over predicted peak. Left
     alone, a bias of the cost model would make every layout at the edge of memory fail, or none be tried.
-
-    Attributes:
-        margin: share of the accelerator's memory that a recipe expected to fit leaves free.
     """
 
-    def __init__(self, task: TuningTask, history: History, *, margin: float = 0.0) -> None:
+    def __init__(self, task: TuningTask, history: History) -> None:
         self._task, self._history = task, history
         self._known: dict[str, Estimate] = {}
-        self.margin = margin
 
     def of(self, recipes: Sequence[Recipe]) -> list[Estimate]:
         """Estimates in the order asked."""
@@ -44,10 +40,10 @@ class Pricing:
         ]
         return math.exp(statistics.fmean(logs)) if logs else 1.0
 
-    def fits(self, estimates: Sequence[Estimate]) -> list[bool]:
-        """Whether each is expected to start and to leave `margin` of the memory free."""
+    def fits(self, estimates: Sequence[Estimate], *, margin: float = 0.0) -> list[bool]:
+        """Whether each is expected to start and to leave the share ``margin`` of the memory free (negative: lack)."""
         factor = self.memory_factor()
         return [
-            not one.problems and factor * one.peak_memory_bytes <= (1 - self.margin) * one.memory_capacity_bytes
+            not one.problems and factor * one.peak_memory_bytes <= (1 - margin) * one.memory_capacity_bytes
             for one in estimates
         ]

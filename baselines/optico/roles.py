@@ -8,7 +8,7 @@ from typing import Any
 
 from baselines.agents.cards import Facts
 from baselines.agents.pool import Role
-from baselines.agents.replies import TEXT, changes_schema, proposal_schema
+from baselines.agents.replies import LEVERS, TEXT, changes_schema, object_schema, proposal_schema, review_schema
 
 ABLATIONS = ("none", "no-pool", "no-failure-analyst", "no-inception", "merged")
 
@@ -20,34 +20,6 @@ _CONDUCT = (
 
 def _inception(who: str) -> str:
     return f"{who} {_CONDUCT}"
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    """A schema of an object with all of ``properties``, the reasoning before everything else."""
-    known = {"reasoning": TEXT, **properties}
-    return {"type": "object", "properties": known, "required": list(known), "additionalProperties": False}
-
-
-LEVERS = {
-    "type": "array",
-    "maxItems": 40,
-    "description": "what to change, best first; a step is up, down, on or =choice",
-    "items": {
-        "type": "object",
-        "properties": {
-            "moves": {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": 2,
-                "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": TEXT},
-            },
-            "saves": {"type": "number", "minimum": 0, "maximum": 1, "description": "fraction of the step"},
-            "why": TEXT,
-        },
-        "required": ["moves", "saves", "why"],
-        "additionalProperties": False,
-    },
-}
 
 
 def _strategist(card: Facts) -> Role:
@@ -78,11 +50,7 @@ def _checker(card: Facts) -> Role:
         awaits=frozenset({"proposal"}),
         reads={"incumbent": 1, "proposal": 1},
         request="Judge the newest proposal: `accept`, or `revise` with the violations and an edit that mends them.",
-        schema=_object(
-            verdict={"type": "string", "enum": ["accept", "revise"]},
-            violations={"type": "array", "items": TEXT, "maxItems": 20},
-            suggested_edit=changes_schema(card),
-        ),
+        schema=review_schema(card),
     )  # fmt: skip
 
 
@@ -97,7 +65,7 @@ def _analyst() -> Role:
         needs=frozenset({"incumbent"}),
         reads={"incumbent": 1, "result": 1},
         request="Name the dominant part of the incumbent's step, the evidence, and the levers in order.",
-        schema=_object(dominant_term=TEXT, evidence=TEXT, levers_ranked=LEVERS),
+        schema=object_schema(dominant_term=TEXT, evidence=TEXT, levers_ranked=LEVERS),
     )
 
 
@@ -111,7 +79,7 @@ def _failure_analyst(card: Facts) -> Role:
         awaits=frozenset({"failure"}),
         reads={"incumbent": 1, "failure": 1, "proposal": 1},
         request="Explain the failure. `forbidden` lists parameter and value pairs to avoid from now on.",
-        schema=_object(
+        schema=object_schema(
             cause=TEXT,
             violated_limit=TEXT,
             forbidden={"type": "array", "maxItems": 20, "items": {"type": "array", "minItems": 2, "maxItems": 2}},

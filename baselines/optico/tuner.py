@@ -8,15 +8,23 @@ from typing import Any, ClassVar
 from attune_lab.contracts import Proposal
 from attune_lab.llm.scripted import Script
 from baselines.agents.desk import Draft
+from baselines.agents.players import diagnosis, failure_analysis, review, strategy
 from baselines.agents.pool import Message, Pool, Role
 from baselines.agents.pooled import PooledDesk
 from baselines.common.options import Option
 from baselines.optico.roles import ABLATIONS, brief_of, team
-from baselines.optico.scripts import scripts
 
 MAX_REVISIONS = 2
 ITERATIONS = 20
 """Executed configurations after which OptiCo's own protocol ends."""
+
+SCRIPTS: Mapping[str, Script] = {
+    "strategist": strategy,
+    "checker": review,
+    "bottleneck_analyst": diagnosis,
+    "failure_analyst": failure_analysis,
+    "engineer": strategy,
+}
 
 
 class Optico(PooledDesk):
@@ -40,8 +48,8 @@ class Optico(PooledDesk):
         return team(self.card, self.setting["ablation"])
 
     def scripts(self) -> Mapping[str, Script]:
-        """Rules of thumb."""
-        return scripts()
+        """Rules of thumb; the merged engineer plays as the strategist does."""
+        return SCRIPTS
 
     def ask(self) -> Proposal | None:
         """The next recipe to run; None after `ITERATIONS` under OptiCo's own protocol."""
@@ -59,39 +67,27 @@ class Optico(PooledDesk):
         """A strategist's reply is a proposal, or that it is done; a checker's an approval or an objection."""
         if role.name in ("strategist", "engineer"):
             kind = "done" if body.get("done") and not body.get("changes") else "proposal"
-            said = dict(body) if kind == "done" else self._proposal(body)
+            said = dict(body) if kind == "done" else self.proposal_body(body)
         elif role.name == "checker":
-            draft = self._last("proposal")
+            draft = self.last_body("proposal")
             kind = "approval" if body.get("verdict") == "accept" else "objection"
             said = {**body, **{key: draft[key] for key in ("changes", "lever") if key in draft}}
         elif role.name == "failure_analyst":
-            failure = self._last("failure")
+            failure = self.last_body("failure")
             kind = "failure_analysis"
             said = {**body, "changes": failure.get("asked", {}), "lever": failure.get("lever", "")}
         else:
             kind, said = "diagnosis", dict(body)
         return self.pool.publish(role.name, kind, self.iteration + 1, said, brief_of(kind, said))
 
-    def _proposal(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """A proposal with its full configuration and what the stack's own checks say of it."""
-        changes = body.get("changes", {})
-        checked = self.check(Draft(changes, body.get("lever", ""), body.get("reasoning", "")))
-        return {
-            **body,
-            "changes": dict(changes),
-            "values": dict(self.task.space.values(checked.recipe)),
-            "checks": list(checked.faults),
-            **({} if checked.faults else self.estimate_facts(checked.recipe)),
-        }
-
     def conclusion(self, message: Message) -> list[Draft] | None:
         """Run what was approved; run the last version, or give up, after two revisions; stop after two times done."""
         if message.kind == "approval" or (message.kind == "proposal" and message.sender == "engineer"):
-            return [self._draft()]
+            return [self.last_draft()]
         if message.kind == "objection":
             self._revisions += 1
             if self._revisions > MAX_REVISIONS:
-                return [self._draft(vetoed=True)]
+                return [self.last_draft(vetoed=True)]
         if message.kind == "done":
             self._dones += 1
             if self._dones == 2:
@@ -100,14 +96,6 @@ class Optico(PooledDesk):
         elif message.kind == "proposal":
             self._dones = 0
         return None
-
-    def _draft(self, *, vetoed: bool = False) -> Draft:
-        body = self._last("proposal")
-        return Draft(body["changes"], body.get("lever", ""), body.get("reasoning", ""), vetoed)
-
-    def _last(self, kind: str) -> Mapping[str, Any]:
-        message = self.pool.last(kind)
-        return {} if message is None else message.body
 
     _revisions = 0
     _dones = 0

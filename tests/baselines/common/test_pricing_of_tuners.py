@@ -40,15 +40,14 @@ def test_each_recipe_is_estimated_once():
 
 def test_measured_peaks_correct_predicted_ones():
     space, history = small_task().space, History()
-    pricing = Pricing(Task(), history, margin=0.1)
+    pricing = Pricing(Task(), history)
     estimates = pricing.of([space.baseline])
     assert pricing.memory_factor() == 1.0
     for label, size, peak in (("1", 1, 40e9), ("2", 2, 90e9)):
         history.record(space.apply(space.baseline, {"mbs": size}), ended(label, "ok", peak=peak))
     assert pricing.memory_factor() == pytest.approx((40 * 90) ** 0.5 / 40)
-    assert pricing.fits(estimates) == [True]  # 60 of 72 GB
-    pricing.margin = 0.3
-    assert pricing.fits(estimates) == [False]  # 60 of 56 GB
+    assert pricing.fits(estimates, margin=0.1) == [True]  # 60 of 72 GB
+    assert pricing.fits(estimates, margin=0.3) == [False]  # 60 of 56 GB
 
 
 def test_a_recipe_that_cannot_start_does_not_fit():

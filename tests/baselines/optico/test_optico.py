@@ -8,8 +8,7 @@ import pytest
 
 from baselines.agents.traces import labels
 from baselines.optico.roles import ABLATIONS
-from baselines.optico.scripts import scripts
-from baselines.optico.tuner import ITERATIONS, Optico
+from baselines.optico.tuner import ITERATIONS, SCRIPTS, Optico
 from tests.baselines.agents.agents_on_trial import ArrangementContract, digests
 from tests.baselines.small_task import as_predicted, campaign, small_task
 
@@ -32,7 +31,7 @@ def with_scripts(monkeypatch, **replies):
         return lambda facts: left.pop(0) if left else last
 
     monkeypatch.setattr(
-        Optico, "scripts", lambda self: {**scripts(), **{role: script(replies[role]) for role in replies}}
+        Optico, "scripts", lambda self: {**SCRIPTS, **{role: script(replies[role]) for role in replies}}
     )
 
 
@@ -69,7 +68,7 @@ def test_out_of_memory_is_answered_with_recomputation():
     asked, again = (tuner.trace[place].changes for place in (0, 1))
     assert first.recipe != second.recipe
     assert again == {**asked, "recompute": again["recompute"]}
-    assert "failure analyst suggests" in second.reason
+    assert "failure analysis suggests" in second.reason
 
 
 def test_at_most_two_revisions_then_the_last_version_runs(monkeypatch):

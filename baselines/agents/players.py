@@ -1,4 +1,4 @@
-"""The scripted players of the team: public rules of thumb, from what a role sees in the pool and nothing else."""
+"""Scripted players that several arrangements seat: they answer from what they see in the pool and nothing else."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attune_lab.llm.scripted import Script
 from attune_lab.parameters import LAYOUT
 from baselines.agents import thumb
 from baselines.agents.cards import Facts
-from baselines.agents.playing import FULL, candidates, memory_ratio, more_room, with_room
+from baselines.agents.playing import FULL, candidates, fits, memory_ratio, more_room, proposal_of, with_room
 
 SLOWER = 1.02
 """Expected step time over the incumbent's beyond which a checker with the cost model at hand objects."""
@@ -18,40 +17,27 @@ SLOWER = 1.02
 BROKEN = frozenset({"crash", "hang", "diverged"})
 
 
-def scripts() -> Mapping[str, Script]:
-    """By role."""
-    return {
-        "strategist": strategist,
-        "checker": checker,
-        "bottleneck_analyst": bottleneck_analyst,
-        "failure_analyst": failure_analyst,
-        "engineer": strategist,
-    }
-
-
-def _newest(facts: Facts, *kinds: str) -> dict[str, Any]:
+def newest(facts: Facts, *kinds: str) -> dict[str, Any]:
     """The newest message of some kinds, or an empty one."""
     return next((message for message in reversed(facts["messages"]) if message["kind"] in kinds), {})
 
 
-def _incumbent(facts: Facts) -> dict[str, Any]:
+def incumbent_of(facts: Facts) -> dict[str, Any]:
     """The incumbent as last published; the recipe where none is to be seen."""
-    return _newest(facts, "incumbent") or {"values": facts["card"]["recipe"], "inert": []}
+    return newest(facts, "incumbent") or {"values": facts["card"]["recipe"], "inert": []}
 
 
-def strategist(facts: Facts) -> dict[str, Any]:
-    """Mends the last draft where a checker or the failure analyst says how, else the best untried lever."""
-    card, incumbent, known = facts["card"], _incumbent(facts), _known(facts)
+def strategy(facts: Facts) -> dict[str, Any]:
+    """A proposal: the last draft mended where a critic says how, else the best lever not tried yet."""
+    card, incumbent, known = facts["card"], incumbent_of(facts), _known(facts)
     mended = _mended(facts, incumbent, known)
     if mended is not None:
         return mended
-    ranked = _newest(facts, "diagnosis").get("levers_ranked")
+    ranked = newest(facts, "diagnosis").get("levers_ranked")
     if ranked is None:
         ranked = thumb.levers(incumbent["values"], incumbent.get("shares", {}), card)
     chosen = next(itertools.islice(candidates(card, incumbent, ranked, known), _unseen(facts), None), None)
-    if chosen is None:
-        return {"reasoning": "every lever has been tried", "lever": "", "changes": {}, "done": True}
-    return {"reasoning": chosen["why"], "lever": chosen["lever"], "changes": chosen["changes"]}
+    return proposal_of(chosen)
 
 
 def _known(facts: Facts) -> list[dict[str, Any]]:
@@ -71,7 +57,7 @@ def _known(facts: Facts) -> list[dict[str, Any]]:
 
 def _mended(facts: Facts, incumbent: Facts, known: Sequence[Facts]) -> dict[str, Any] | None:
     """The last draft with the edit that its critic suggests; None where there is none, or it is known."""
-    critic = _newest(facts, "objection", "failure_analysis", "diagnosis")
+    critic = newest(facts, "objection", "failure_analysis", "diagnosis")
     edit = critic.get("suggested_edit") or critic.get("fallback_edit")
     if not edit:
         return None
@@ -81,7 +67,7 @@ def _mended(facts: Facts, incumbent: Facts, known: Sequence[Facts]) -> dict[str,
     if seen or any({**incumbent["values"], **changes} == row.get("values") for row in known):
         return None
     lever = critic.get("lever", "")
-    by = "checker" if critic["kind"] == "objection" else "failure analyst"
+    by = "checker" if critic["kind"] == "objection" else "failure analysis"
     return {"reasoning": f"{lever} once more, with what the {by} suggests", "lever": lever, "changes": changes}
 
 
@@ -89,18 +75,18 @@ def _unseen(facts: Facts) -> int:
     """How many drafts of this campaign are out of sight: so many candidates are passed over."""
     turn: Mapping[str, int] = facts["turn"]
     kinds = [message["kind"] for message in facts["messages"]]
-    runs = kinds.count("result") + kinds.count("failure")
+    runs = sum(kinds.count(kind) for kind in ("result", "failure", "abandoned"))
     return max(turn["runs"] - max(runs, 1), 0) + max(turn["attempt"] - kinds.count("objection") - runs, 0)
 
 
-def checker(facts: Facts) -> dict[str, Any]:
+def review(facts: Facts) -> dict[str, Any]:
     """Objects to what cannot start and to what should not fit; with the cost model at hand, to what is slower."""
-    card, incumbent, proposal = facts["card"], _incumbent(facts), _newest(facts, "proposal")
+    card, incumbent, proposal = facts["card"], incumbent_of(facts), newest(facts, "proposal")
     violations = list(proposal.get("checks", []))
     edit: dict[str, Any] = {}
     values = proposal.get("values", incumbent["values"])
     ratio = proposal.get("expected_memory_share") or memory_ratio(values, incumbent, card)
-    if not violations and ratio > FULL:
+    if not violations and (ratio > FULL if "expected_memory_share" in proposal else not fits(values, incumbent, card)):
         violations.append(f"it should need {ratio:.2f} times the memory there is")
         wider = with_room(proposal["changes"], incumbent, card) or {}
         edit = {key: value for key, value in wider.items() if proposal["changes"].get(key) != value}
@@ -114,23 +100,27 @@ def checker(facts: Facts) -> dict[str, Any]:
     }
 
 
-def bottleneck_analyst(facts: Facts) -> dict[str, Any]:
+def dominant(shares: Mapping[str, float]) -> str:
+    """The largest part of the step that is not compute; ``compute`` where there is no breakdown."""
+    return max((part for part in shares if part != "compute"), key=lambda part: shares[part], default="compute")
+
+
+def diagnosis(facts: Facts) -> dict[str, Any]:
     """Ranks the rules of thumb by the share of the incumbent's step that they touch."""
-    incumbent = _incumbent(facts)
+    incumbent = incumbent_of(facts)
     shares = incumbent.get("shares", {})
-    lost = {part: share for part, share in shares.items() if part != "compute"}
-    dominant = max(lost, key=lambda part: lost[part], default="compute")
+    part = dominant(shares)
     return {
         "reasoning": "what is neither compute nor hidden behind it can be saved",
-        "dominant_term": dominant,
-        "evidence": f"{shares.get(dominant, 0.0):.1%} of the step" if shares else "the run told no breakdown",
+        "dominant_term": part,
+        "evidence": f"{shares.get(part, 0.0):.1%} of the step" if shares else "the run told no breakdown",
         "levers_ranked": thumb.levers(incumbent["values"], shares, facts["card"])[:40],
     }
 
 
-def failure_analyst(facts: Facts) -> dict[str, Any]:
+def failure_analysis(facts: Facts) -> dict[str, Any]:
     """Out of memory: the same with recomputation. What crashes, hangs or diverges: its switches are forbidden."""
-    failure = _newest(facts, "failure")
+    failure = newest(facts, "failure")
     status, message = failure.get("status", ""), failure.get("message", "")
     asked = failure.get("asked", {})
     fallback = more_room(failure["values"], facts["card"], message) if status == "oom" and asked else {}

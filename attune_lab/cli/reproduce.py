@@ -1,0 +1,69 @@
+"""`attune reproduce`."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attune_lab.cli.output import Json, console, emit, indented, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+GROUP = "attune.reproduce"
+"""Entry-point group of the package that makes the paper's tables."""
+
+
+def reproduce(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(help="main, tuners, ablations, sensitivity, gate; all when none is given.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of tables and studies; gone on with when it exists.")] = Path(
+        "results/reproduce"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One world, a small budget: a look, not to be quoted.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Campaigns side by side.", show_default="one a core")
+    ] = os.cpu_count() or 1,
+    engine: Annotated[str, typer.Option(help="local, ray or dask.")] = "local",
+    as_json: Json = False,
+) -> None:
+    """Make the paper's tables, ours beside theirs.
+
+    Simulated, but for the gate, which trains for real on this machine. Interrupted? The same command goes on.
+
+    Example: attune reproduce tuners --quick --out results/reproduce
+    """
+    from attune_lab.contracts import UserError
+    from attune_lab.report.study_progress import study_observer
+
+    found = [entry for entry in entry_points(group=GROUP) if entry.name == "tables"]
+    if not found:
+        raise UserError("the package experiments, which makes the tables, is not installed; install attune-lab whole")
+    with study_observer(console(stderr=True), quiet=as_json) as observer:
+        data = found[0].load()(tables or ["all"], out, quick=quick, workers=workers, engine=engine, observer=observer)
+    emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
+
+
+def _render(screen: Console, data: dict[str, Any]) -> None:
+    from rich.markup import escape
+
+    for made in data["tables"].values():
+        first = made["tables"][0]
+        rows = table(escape(f"{made['title']}: {first['title']}"), *map(escape, first["header"]))
+        for row in first["rows"]:
+            rows.add_row(*map(escape, row))
+        screen.print(rows)
+        indented(screen, "\n".join(f"written: {path}" for path in made["written"]))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(reproduce)

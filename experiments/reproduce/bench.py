@@ -1,0 +1,74 @@
+"""How the studies behind the tables are run: whole, or quickly for a look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attune_lab.study.engines import Engine
+from attune_lab.study.run import StudyObserver, run_study
+from attune_lab.study.spec import StudySpec
+from attune_lab.study.tables import Tables
+
+from attune_lab import workbench
+from attune_lab.report.tables import Table
+
+QUICK_WORLDS, QUICK_BUDGET = 1, "16x"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One of the paper's tables as it came out here: sentences, tables, and pictures by caption (SVG)."""
+
+    title: str
+    intro: str
+    tables: Sequence[Table]
+    pictures: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how studies are run.
+
+    Attributes:
+        out: folder of everything; studies in it are resumed.
+        quick: one world and a small budget: to see that it works, not to quote.
+        workers, engine, observer: see `attune_lab.study.run.run_study`.
+    """
+
+    out: Path
+    quick: bool = False
+    workers: int = 1
+    engine: Engine = "local"
+    observer: StudyObserver | None = None
+
+    def study(self, name: str, **changes: Any) -> Tables:
+        """The frames of the study file ``name``, run or read back; ``changes`` replace its keys."""
+        label = changes.pop("label", name)
+        spec = self.spec(name, **changes)
+        folder = self.out / ("quick" if self.quick else "studies") / label
+        return run_study(spec, folder, workers=self.workers, engine=self.engine, observer=self.observer)
+
+    def spec(self, name: str, **changes: Any) -> StudySpec:
+        """The study file ``name`` as it is run here."""
+        if self.quick:
+            changes |= {"worlds": QUICK_WORLDS, "budget": QUICK_BUDGET}
+        return shipped_study(name, **changes)
+
+
+def shipped_study(name: str, **changes: Any) -> StudySpec:
+    """The study file ``name`` of this package; ``changes`` replace its keys. Tuners not installed are left out."""
+    from ruamel.yaml import YAML
+
+    path = files("experiments.reproduce").joinpath(f"studies/{name}.yaml")
+    written = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    tuners = [tuner for tuner in written["tuners"] if _installed(tuner if isinstance(tuner, str) else tuner["name"])]
+    return StudySpec.model_validate({**written, "tuners": tuners, **changes})
+
+
+def _installed(tuner: str) -> bool:
+    name, *wrappers = tuner.split("+")
+    return name in workbench.tuner_entry_points() and set(wrappers) <= workbench.wrapper_entry_points().keys()

@@ -1,0 +1,65 @@
+"""Sensitivity: do the conclusions hold when worlds are harsher, or the accelerator is another?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attune_lab.report.tables import Table
+from attune_lab.study.figures import resample
+from experiments.reproduce.bench import Bench, Section
+
+USUAL = "as usual"
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    USUAL: {},
+    "physics twice as uncertain": {"conditions": {"physics": 2, "residuals": 2}},
+    "three times the noise": {"conditions": {"noise": 3}},
+    "ten times the failures": {"conditions": {"failures": 10}},
+    "three times the hidden defects": {"conditions": {"defects": 3}},
+    "all of these": {"conditions": {"physics": 2, "residuals": 2, "noise": 3, "failures": 10, "defects": 3}},
+    "B200": {"clusters": ["64xB200-SXM-180GB"]},
+    "H100": {"clusters": ["64xH100-SXM5-80GB"]},
+}
+
+INTRODUCTION = (
+    "The same tuners in harsher worlds and on other accelerators. All figures are simulated: mean re-measured gain in "
+    "percent, and the order of the tuners."
+)
+
+
+def reproduce(bench: Bench) -> Section:
+    """The sensitivity table."""
+    frames = {
+        name: bench.study("sensitivity", label=f"sensitivity-{number}", **changes).campaigns
+        for number, (name, changes) in enumerate(VARIANTS.items())
+    }
+    return Section("Sensitivity", INTRODUCTION, [table(frames)])
+
+
+def table(frames: Mapping[str, pd.DataFrame]) -> Table:
+    """One row per variant: mean gains, and the rank correlation of the tuners with the usual worlds."""
+    from scipy.stats import spearmanr
+
+    usual = resample(frames[USUAL])
+    order = [usual.tuners[place] for place in np.argsort(-usual.mean, kind="stable")]
+    rows = []
+    for name, campaigns in frames.items():
+        gains = resample(campaigns)
+        means = dict(zip(gains.tuners, gains.mean, strict=True))
+        low, high = gains.interval()
+        half = dict(zip(gains.tuners, (high - low) / 2, strict=True))
+        agreement = spearmanr(
+            [means[t] for t in order], [dict(zip(usual.tuners, usual.mean, strict=True))[t] for t in order]
+        )
+        first = max(means, key=lambda tuner: means[tuner])
+        rows.append([name, *(f"{means[t]:+.1f} ± {half[t]:.1f}" for t in order), first, f"{agreement.statistic:.2f}"])
+    note = (
+        "Half-widths of the intervals at 95 %. Last: the first tuner, and Spearman's correlation of the tuners' means "
+        "with those of the usual worlds: 1 is the same order."
+    )
+    return Table(
+        "Harsher worlds and other accelerators", ["worlds", *order, "first", "order kept"], rows, note, frozenset(order)
+    )
