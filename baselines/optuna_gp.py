@@ -44,6 +44,6 @@ class OptunaGP(ModelTuner):
         points = Points(task)
         startup = options["n_startup_trials"]
         gp = optuna().samplers.GPSampler(n_startup_trials=startup, seed=task.seed)
-        sampler = OptunaSampler(points.choices, gp, encoding="index", merged=True)
+        sampler = OptunaSampler(points.choices, gp, encoding="index", limits="as one")
         copy = study_copy(self.name, options, task.seed, points.choices)
         super().__init__(task, points, sampler, Habits(startup=startup, asks=1), copy)

@@ -30,7 +30,7 @@ from attune_lab.contracts import Proposal, RunReport, TuningTask
 from baselines.common.knowledge import Knowledge
 from baselines.common.offsets import TIME_LEVELS, Floats, Offsets
 from baselines.common.options import read_options
-from baselines.common.pricelist import OVERFULL, ROOM, Priced, explore, ranked
+from baselines.common.pricelist import Priced, explore, ranked
 from baselines.common.proposals import propose
 
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -186,9 +186,8 @@ class Rubick:
         return -improvement * self._knowledge.runs(points)
 
     def _wanted(self, points: Sequence[Priced]) -> Floats:
-        """Expected seconds of each point, more where it fills the memory: whose neighbours are worth pricing."""
-        overfull = np.maximum(self._knowledge.filled(points) - ROOM, 0.0)
-        return self._predict(points)[0] * (1.0 + OVERFULL * overfull)
+        """Expected seconds of each point, more where it does not fit: whose neighbours are worth pricing."""
+        return self._predict(points)[0] * self._knowledge.crowding(points)
 
     def _choose(self) -> Proposal | None:
         knowledge = self._knowledge

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attune_lab.study.jobs import Job
 
 DONE = b"done\n"
-_GRACE_S = 60
+_GRACE_S = 20
 """A parent ends a job at its time limit; a child that is left alone, and too busy to notice, ends itself later."""
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     while True:
         job = jobs.get()
-        with _limited(job.spec.time_limit_s, job.spec.memory_limit_gib), _printing_to(job.folder):
+        with _limited(job.time_limit_s, job.spec.memory_limit_gib), _printing_to(job.folder):
             job.run()
         answers.write(DONE)
 

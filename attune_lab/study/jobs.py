@@ -24,6 +24,9 @@ Status: TypeAlias = Literal["finished", "tuner_failed", "hung", "died", "refused
 TRIED_AGAIN: frozenset[str] = frozenset({"refused", "environment"})
 """Nothing was decided: the next start of the study tries these again."""
 
+_FINALS_S = 600
+"""A campaign may take so long to end once its tuner is gone."""
+
 CAMPAIGNS, ORACLES = "campaigns", "oracles"
 
 
@@ -45,7 +48,12 @@ class Job(Protocol):
 
     @property
     def spec(self) -> StudySpec:
-        """The study it belongs to: its limits of time and memory."""
+        """The study it belongs to."""
+        ...
+
+    @property
+    def time_limit_s(self) -> float:
+        """Wall seconds after which its process counts as hung."""
         ...
 
     def run(self) -> None:
@@ -77,6 +85,11 @@ class _InWorld:
     def folder(self) -> Path:
         """Where it is kept."""
         raise NotImplementedError
+
+    @property
+    def time_limit_s(self) -> float:
+        """See `Job.time_limit_s`."""
+        return self.spec.time_limit_s
 
     @property
     def record(self) -> Path:
@@ -142,6 +155,11 @@ class CampaignJob(_InWorld):
         """Where the campaign is kept."""
         scenario = f"{self.recipe.name}-{self.cluster}-{self.spec.budget}"
         return self.out / CAMPAIGNS / scenario / quote(self.tuner.label, safe=" +=@,()") / f"world-{self.world}"
+
+    @property
+    def time_limit_s(self) -> float:
+        """See `Job.time_limit_s`; a limit meant for tuners does not cut the finals short."""
+        return self.spec.time_limit_s if self.ended is None else max(self.spec.time_limit_s, _FINALS_S)
 
     @property
     def identity(self) -> dict[str, Any]:

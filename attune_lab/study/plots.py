@@ -24,7 +24,7 @@ _REST = "#c3c8d0"
 
 
 def pictures(campaigns: pd.DataFrame, runs: pd.DataFrame, order: Sequence[str]) -> dict[str, str]:
-    """The pictures of a study as SVG, by name; ``order`` has the tuners, best first.
+    """The pictures of a study as SVG, by name; ``order`` has the tuners, best first. Without optima there is no regret.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -32,11 +32,11 @@ def pictures(campaigns: pd.DataFrame, runs: pd.DataFrame, order: Sequence[str]) 
     drawings: dict[str, Callable[[], Figure]] = {
         "best-so-far": lambda: progress(campaigns, runs, order),
         "gains": lambda: boxes(by_world(campaigns, "gain_pct"), order, "gain over the recipe, %"),
-        "regret": lambda: boxes(
-            by_world(campaigns, "regret_pct"), order, "slower than the best recipe of the world, %"
-        ),
         "failures": lambda: failures(campaigns, runs, order),
     }
+    regret = by_world(campaigns, "regret_pct")
+    if regret.notna().any(axis=None):
+        drawings["regret"] = lambda: boxes(regret, order, "slower than the best recipe of the world, %")
     return {name: svg(draw()) for name, draw in drawings.items()}
 
 

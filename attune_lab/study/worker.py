@@ -81,13 +81,13 @@ class _Child:
         with suppress(BrokenPipeError):  # it died; so says its answer
             self._process.stdin.write(pickle.dumps(job))
             self._process.stdin.flush()
-        answer = self._answer(job.spec.time_limit_s)
+        answer = self._answer(job.time_limit_s)
         if answer == DONE:
             return None
         if answer is None:
             self.kill()
             return Death(
-                "hung", f"the campaign was not over after {job.spec.time_limit_s:g} s, and its tuner was ended"
+                "hung", f"the campaign was not over after {job.time_limit_s:g} s, and its tuner was ended"
             )
         with suppress(subprocess.TimeoutExpired):  # it closed its end; how it ends is known a moment later
             self._process.wait(_LAST_WORDS_S)

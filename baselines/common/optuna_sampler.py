@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Encoding = Literal["categorical", "index"]
 """How a parameter's values are put to a sampler: as they are, or as their place in the order of declaration."""
 
+Limits = Literal["by name", "as one", "none"]
+
 
 class OptunaSampler:
     """Points of a fixed product space from one of Optuna's samplers. What it is told is a study in memory."""
@@ -27,7 +29,7 @@ class OptunaSampler:
         sampler: BaseSampler,
         *,
         encoding: Encoding = "categorical",
-        merged: bool = False,
+        limits: Limits = "by name",
         own_trials: bool = False,
     ) -> None:
         """Start a study.
@@ -36,30 +38,36 @@ class OptunaSampler:
             choices: parameter -> its values.
             sampler: the sampler, seeded.
             encoding: how the values are put to it.
-            merged: tell one limit instead of one for each cause; a GP sampler fits one more model to each.
+            limits: whether the sampler is told of broken limits, and how; a GP fits one more model to each.
             own_trials: the sampler learns from nothing but its own suggestions (CMA-ES, genetic algorithms), so a
                 suggestion is told with the outcome of whatever was run in its place.
         """
         self._library = optuna()
-        self._choices, self._merged, self._own_trials = choices, merged, own_trials
+        self._choices, self._limits, self._own_trials = choices, limits, own_trials
         self._index = encoding == "index"
         self._distributions = {key: self._distribution(values) for key, values in choices.items()}
         self.study = self._library.create_study(sampler=sampler)
+        self.study.stop = self._stop  # grids call it at their end, which Optuna allows in its own loop alone
         self._asked: Trial | None = None
+        self._exhausted = False
 
     def __str__(self) -> str:
         return type(self.study.sampler).__name__
 
     def ask(self) -> dict[str, Value] | None:
-        """A point. A suggestion that was never told is filed as failed, which Optuna's samplers disregard."""
+        """A point, None once a grid is at its end. A suggestion that was never told is filed as failed, which Optuna's
+        samplers disregard."""
         if self._asked is not None:
             self.study.tell(self._asked, state=self._library.trial.TrialState.FAIL)
+            self._asked = None
+        if self._exhausted:
+            return None
         self._asked = self.study.ask(self._distributions)
         return self._decoded(self._asked.params)
 
     def tell(self, point: Mapping[str, Value], result: Outcome) -> None:
         """The outcome of ``point``: of the last suggestion, where it is that point, else as a trial of its own."""
-        limits = {"limits": result.violation} if self._merged else dict(result.violations)
+        limits = self._told_limits(result)
         asked, params = self._asked, self._encoded(point)
         if asked is not None and (self._own_trials or asked.params == params):
             for name, violation in limits.items():
@@ -71,6 +79,14 @@ class OptunaSampler:
             value=result.value, params=params, distributions=self._distributions, constraints=limits
         )
         self.study.add_trial(trial)
+
+    def _stop(self) -> None:
+        self._exhausted = True
+
+    def _told_limits(self, result: Outcome) -> dict[str, float]:
+        if self._limits == "none":
+            return {}
+        return dict(result.violations) if self._limits == "by name" else {"limits": result.violation}
 
     def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         made = self._library.distributions

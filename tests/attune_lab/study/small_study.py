@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pandas.testing import assert_frame_equal
+
 from attune_lab.study.spec import StudySpec, parse_study
+from attune_lab.study.tables import Tables
+
+SECONDS = ["wall_s", "tuner_s"]
+"""Columns that differ from one run of a study to the next."""
 
 RECIPE = Path(__file__).parents[1] / "cli" / "tiny.sh"
 
@@ -21,3 +27,9 @@ def study_text(tuners: str = "[random, attune]", more: str = "") -> str:
 def study(tuners: str = "[random, attune]", more: str = "") -> StudySpec:
     """The study of `study_text`."""
     return parse_study(study_text(tuners, more))
+
+
+def assert_same(one: Tables, other: Tables) -> None:
+    """Equal tables but for the time they took."""
+    assert_frame_equal(one.campaigns.drop(columns=SECONDS), other.campaigns.drop(columns=SECONDS))
+    assert_frame_equal(one.runs, other.runs)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pandas.testing import assert_frame_equal
-from small_study import study
+from small_study import assert_same, study
 
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.study import engines
@@ -28,11 +27,6 @@ def dask_address() -> Iterator[str]:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
         yield cluster.scheduler_address
-
-
-def assert_same(one: Tables, other: Tables) -> None:
-    for mine, theirs in ((one.campaigns, other.campaigns), (one.runs, other.runs)):
-        assert_frame_equal(*(frame.drop(columns=["wall_s", "tuner_s"], errors="ignore") for frame in (mine, theirs)))
 
 
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("dask", "distributed")])

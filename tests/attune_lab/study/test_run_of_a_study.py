@@ -13,19 +13,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
-from small_study import study, study_text
+from small_study import SECONDS, assert_same, study, study_text
 
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.study.run import StudyObserver, run_study
+from attune_lab.study.spec import parse_study
 from attune_lab.study.tables import Tables, read_parquet, read_tables
-
-SECONDS = ["wall_s", "tuner_s"]
-
-
-def assert_same(one: Tables, other: Tables) -> None:
-    """Equal but for the time they took."""
-    assert_frame_equal(one.campaigns.drop(columns=SECONDS), other.campaigns.drop(columns=SECONDS))
-    assert_frame_equal(one.runs, other.runs)
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +132,9 @@ def test_a_folder_of_another_study_is_refused(done: tuple[Path, Tables], more: s
 
 
 def test_a_study_no_campaign_of_which_could_begin_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    text = study_text().replace("12x", "2x")
-    from attune_lab.study.spec import parse_study
-
+    spec = parse_study(study_text().replace("12x", "2x"))
     with pytest.raises(UserError, match="take at least"):
-        run_study(parse_study(text), tmp_path / "out")
+        run_study(spec, tmp_path / "out")
     assert not list(tmp_path.rglob("record.json"))
 
 

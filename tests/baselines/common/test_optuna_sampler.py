@@ -51,13 +51,14 @@ def test_a_suggestion_never_told_is_invisible_to_the_sampler():
     assert [trial.state.name for trial in sampler.study.trials] == ["FAIL", "COMPLETE", "RUNNING"]
 
 
-def test_limits_are_told_by_name_or_as_one():
-    outcome = Outcome(1.0, {"memory": -0.2, "failure": 0.25, "time": 0.25})
-    apart, merged = (OptunaSampler(CHOICES, optuna.samplers.TPESampler(seed=0), merged=m) for m in (False, True))
-    for sampler in (apart, merged):
-        sampler.tell(sampler.ask(), outcome)
-    assert apart.study.trials[0].constraints == outcome.violations
-    assert merged.study.trials[0].constraints == {"limits": 0.25}
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [("by name", {"memory": -0.2, "failure": 0.25, "time": 0.25}), ("as one", {"limits": 0.25}), ("none", {})],
+)
+def test_limits_are_told_by_name_or_as_one_or_not_at_all(limits, told):
+    sampler = OptunaSampler(CHOICES, optuna.samplers.TPESampler(seed=0), limits=limits)
+    sampler.tell(sampler.ask(), Outcome(1.0, {"memory": -0.2, "failure": 0.25, "time": 0.25}))
+    assert sampler.study.trials[0].constraints == told
 
 
 def test_a_sampler_that_learns_from_its_own_trials_is_told_of_the_suggestion():
