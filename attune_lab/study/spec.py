@@ -203,7 +203,7 @@ class StudySpec(_Part):
     carry_over: bool | None = None
     time_limit_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
     memory_limit_gib: float = Field(default=8.0, ge=1, allow_inf_nan=False)
-    oracle: bool = False
+    oracle: bool = True
     logs: bool = False
 
     @field_validator("recipes", "clusters", "tuners")
