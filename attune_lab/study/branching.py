@@ -55,6 +55,17 @@ def best_point(choices: Choices, world: World) -> Found:
     return _Search(choices, world).run()
 
 
+def groups(choices: Choices) -> list[list[int]]:
+    """The axes to settle after the layouts, in groups; the first is of those that the bounds know no best option of."""
+    levers = range(choices.rows.shape[1], len(choices.names))
+    moved = {axis for name, column in choices.columns.items() if name not in FAST for axis in column.axes}
+    found = [[axis for axis in levers if axis in moved]]
+    for names in (*_FIRST, *((name,) for name in choices.names)):
+        left = [axis for axis in levers if not any(axis in group for group in found)]
+        found.append([axis for axis in left if choices.names[axis] in names])
+    return [found[0], *filter(None, found[1:])]
+
+
 @dataclass(frozen=True)
 class _Points:
     """Points with open axes: places of their layouts, options by axis, shape (N, A), and bounds on their step."""
@@ -79,17 +90,7 @@ class _Search:
         self._choices, self._world, self._bounds = choices, world, Bounds(choices, world)
         self._tables = [table for table in map(Table.reduced, choices.tables) if not table.allowed.all()]
         self._layout_axes = choices.rows.shape[1]
-        self._groups = self._grouped()
-
-    def _grouped(self) -> list[list[int]]:
-        """The axes to settle, in groups; the first is of those that the bounds know no best option of."""
-        levers = range(self._layout_axes, len(self._choices.names))
-        moved = {axis for name, column in self._choices.columns.items() if name not in FAST for axis in column.axes}
-        groups = [[axis for axis in levers if axis in moved]]
-        for names in (*_FIRST, *((name,) for name in self._choices.names)):
-            left = [axis for axis in levers if not any(axis in group for group in groups)]
-            groups.append([axis for axis in left if self._choices.names[axis] in names])
-        return [groups[0], *filter(None, groups[1:])]
+        self._groups = groups(choices)
 
     def run(self) -> Found:
         """Passes of growing width, until none of the points left aside can be better."""

@@ -25,7 +25,7 @@ from attune_lab.points import Points
 from attune_lab.recipe.effective import effective, shape_of
 from attune_lab.recipe.expressions import Expression, UnknownName
 from attune_lab.recipe.jobs import job_columns
-from attune_lab.recipe.recipe import Recipe
+from attune_lab.recipe.recipe import Recipe, Value
 from attune_lab.space import SearchSpace
 from simulator.hardware import ClusterSpec
 from simulator.job import Jobs, make_jobs
@@ -93,6 +93,10 @@ class Choices:
     def cluster(self) -> ClusterSpec:
         """Where the points run."""
         return self._world.cluster
+
+    def options(self, point: Mapping[str, Value]) -> list[int]:
+        """The options of a point of the space, A of them."""
+        return self._points.options(point)
 
     def options_of(self, axis: int) -> int:
         """How many options an axis has."""
