@@ -33,12 +33,12 @@ class Points:
     """All points around one baseline, by the options they choose."""
 
     def __init__(self, baseline: Recipe, cluster: ClusterSpec, parameters: Mapping[str, Parameter]) -> None:
-        """Read what every option does."""
+        """Read what every option does; ``axes`` then has what there is to choose."""
         self._baseline, self._parameters, self._base = baseline, parameters, effective(baseline, cluster)
         self._rules = [rule for rule in constraints() if rule.severity == "error" and rule.id not in _KEPT_BY_WRITING]
         self._own = {key: read(parameter, baseline, self._base) for key, parameter in parameters.items()}
         self._grid, self._divides = layout_grid(parameters, self._base, shape_of(baseline))
-        self._axes = Axes(baseline, cluster, parameters, self._read_names()).build()
+        self.axes = Axes(baseline, cluster, parameters, self._read_names()).build()
         self._splits = self._numbered_splits()
 
     def _read_names(self) -> list[str]:
@@ -51,7 +51,7 @@ class Points:
     def _numbered_splits(self) -> dict[tuple[Value, Value], dict[Accounts, int]]:
         """The options of the pipeline by its two sizes, then by what counts as a layer."""
         splits: dict[tuple[Value, Value], dict[Accounts, int]] = {}
-        for number, option in enumerate(self._axes[len(SIZES)].options):
+        for number, option in enumerate(self.axes[len(SIZES)].options):
             embedding, loss = (bool(option.values.get(key)) for key in ACCOUNTS)
             splits.setdefault((option.values["pp"], option.values.get("vpp", 1)), {})[embedding, loss] = number
         return splits
@@ -67,7 +67,7 @@ class Points:
         wanted = {**self._own, **{key: self._choice(key, value) for key, value in point.items()}}
         chosen: list[int] = []
         known = dict(self._base)
-        for axis in self._axes:
+        for axis in self.axes:
             if axis.key == "pipeline":
                 option = self._split(wanted)
             elif axis.condition is not None and not axis.condition.evaluate(known):
@@ -98,7 +98,7 @@ class Points:
     def values(self, options: Sequence[int]) -> dict[str, Value]:
         """The point that chooses these options, in the order of declaration."""
         values: dict[str, Value] = {}
-        for axis, option in zip(self._axes, options, strict=True):
+        for axis, option in zip(self.axes, options, strict=True):
             values |= axis.options[option].values
         return {key: values[key] for key in self._parameters if key in values}
 
@@ -106,7 +106,7 @@ class Points:
         """The recipe of the point that chooses these options."""
         writes: dict[str, Value] = {}
         known = dict(self._base)
-        for axis, option in zip(self._axes, options, strict=True):
+        for axis, option in zip(self.axes, options, strict=True):
             writes |= axis.options[option].writes
             known |= axis.options[option].variables
         if writes.get("etp") == known["tp"] and stated(self._baseline, "etp") is None:
@@ -128,7 +128,7 @@ class Points:
         places = [np.flatnonzero(axis == sizes.get(key, 1)) for key, axis in zip(LAYOUT, self._grid, strict=True)]
         return bool(self._divides[np.ix_(*places)].any())
 
-    def _rows(self) -> Ints:
+    def rows(self) -> Ints:
         """The layouts as options of the first axes, shape (n, 6), the baseline's own among them."""
         divides = self._divides.copy()
         own = [self._own.get(key, 1) for key in LAYOUT]
@@ -149,10 +149,11 @@ class Points:
     @cached_property
     def census(self) -> Census:
         """The legal points, as choices of options."""
-        return Census([len(axis.options) for axis in self._axes], self._rows(), self._tables())
+        return Census([len(axis.options) for axis in self.axes], self.rows(), self.tables())
 
-    def _tables(self) -> Iterator[Table]:
-        for number, axis in enumerate(self._axes):
+    def tables(self) -> Iterator[Table]:
+        """What goes together: where each parameter applies, and every rule of the stack."""
+        for number, axis in enumerate(self.axes):
             if axis.condition is not None:
                 yield self._applicability(number, axis.condition)
         for rule in self._rules:
@@ -161,14 +162,14 @@ class Points:
     def _applicability(self, number: int, condition: Expression) -> Table:
         """The last option of an axis, not to apply, goes together with all that breaks its condition, and no other."""
         holds = self._table(condition.names, lambda values: bool(condition.evaluate(values)))
-        last = len(self._axes[number].options) - 1
+        last = len(self.axes[number].options) - 1
         return Table((*holds.axes, number), holds.allowed[..., None] == (np.arange(last + 1) < last))
 
     def _table(self, names: Iterable[str], test: Callable[[Mapping[str, Any]], bool]) -> Table:
         """Where ``test`` holds, over the axes that move a variable it reads."""
         base = {name: self._base[name] for name in names if name in self._base}
         axes, kinds, places = [], [], []
-        for number, axis in enumerate(self._axes):
+        for number, axis in enumerate(self.axes):
             moved = [name for name in base if name in axis.options[0].variables]
             if moved:
                 seen = [tuple(option.variables[name] for name in moved) for option in axis.options]

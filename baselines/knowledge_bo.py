@@ -1,7 +1,8 @@
 """``knowledge-bo``: Bayesian optimisation guided by the catalog of lessons, without an agent.
 
 **What it is.** GPTuner tunes databases with knowledge read from manuals: the knowledge selects knobs and narrows their
-ranges, and a coarse-to-fine Bayesian optimisation first searches the small discretised space, then the full one. Here it answers whether a gain is due to the catalog or to the agent that reads it: the knowledge is the same catalog.
+ranges, and a coarse-to-fine Bayesian optimisation first searches the small discretised space, then the full one. Here
+it answers whether a gain is due to the catalog or to the agent that reads it: the knowledge is the same catalog.
 
 **Faithful.** Knob selection, narrowed values, two stages, the second told everything of the first.
 

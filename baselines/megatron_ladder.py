@@ -27,6 +27,7 @@ from baselines.common.options import read_options
 from baselines.common.planned import Plan, PlannedTuner
 from baselines.common.pricing import Pricing
 from baselines.common.proposals import propose
+from baselines.common.recomputation import stronger
 
 SWITCHES: tuple[tuple[str, Value], ...] = (
     ("sequence_parallel", True),
@@ -121,22 +122,13 @@ class MegatronLadder(PlannedTuner):
     def _try(self, recipe: Recipe, reason: str) -> Runs:
         """Run ``recipe``; while it runs out of memory, again with the next level of recomputation that should fit."""
         trial = yield self._proposal(recipe, reason)
-        for stronger in self._stronger(recipe):
+        for repaired in stronger(self.task.space, recipe):
             if trial.status != "oom":
                 break
-            if self._fits(stronger):
-                level = self.task.space.value(stronger, "recompute")
-                trial = yield self._proposal(stronger, f"out of memory: the same with recompute {level}")
+            if self._fits(repaired):
+                level = self.task.space.value(repaired, "recompute")
+                trial = yield self._proposal(repaired, f"out of memory: the same with recompute {level}")
         return trial.recipe
-
-    def _stronger(self, recipe: Recipe) -> Iterator[Recipe]:
-        """Legal recipes with more recomputation, weakest first."""
-        space = self.task.space
-        levels, own = space.parameters["recompute"].choices, space.value(recipe, "recompute")
-        for level in levels[levels.index(own) + 1 :] if own in levels else ():
-            stronger = space.apply(recipe, {"recompute": level})
-            if not space.problems(stronger):
-                yield stronger
 
     def _layouts(self) -> Iterator[dict[str, Value]]:
         """For each model-parallel size TP x PP, smallest first, the layout and recomputation expected to be fastest.

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from attune_lab.contracts import Proposal, RunReport, Tuner, TuningTask
 from attune_lab.recipe import Recipe
+from attune_lab.workbench import TunerFactory
 from baselines.common.pricing import Pricing
 from baselines.common.proposals import propose
-from baselines.common.wrapping import TunerFactory, Wrapping
+from baselines.common.recomputation import stronger
+from baselines.common.wrapping import Wrapping
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class _Repairing(Wrapping):
             return None
         before = self.task.space.value(failed, "recompute")
         peak = self._pricing.of([failed])[0].peak_memory_bytes
-        for recipe in self._stronger(failed):
+        for recipe in stronger(self.task.space, failed):
             trial, estimate = self.history.get(recipe), self._pricing.of([recipe])[0]
             if trial is not None and trial.feasible:
                 return None
@@ -54,11 +56,3 @@ class _Repairing(Wrapping):
                 reason = f"out of memory with recompute {before}: the same with {level}"
                 return propose(self.task, recipe, reason, estimate)
         return None
-
-    def _stronger(self, recipe: Recipe) -> list[Recipe]:
-        """The legal recipes with more recomputation, weakest first."""
-        space = self.task.space
-        choices, own = space.parameters["recompute"].choices, space.value(recipe, "recompute")
-        above = choices[choices.index(own) + 1 :] if own in choices else ()
-        stronger = [space.apply(recipe, {"recompute": level}) for level in above]
-        return [one for one in stronger if not space.problems(one)]

@@ -126,9 +126,13 @@ def pace(cluster: ClusterSpec, physics: Physics) -> float:
 
 def step_seconds(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> Floats:
     """Seconds of one step alone, shape (B,): what `simulate_step` says, without memory and diagnostics."""
-    parts = _breakdown(jobs, physics, stage_times(jobs, physics))
-    step: Floats = np.sum(list(parts.values()), axis=0)
+    step: Floats = np.sum(list(step_parts(jobs, physics).values()), axis=0)
     return step
+
+
+def step_parts(jobs: Jobs, physics: Physics = DEFAULT_PHYSICS) -> dict[str, Floats]:
+    """The parts of `step_seconds`, keyed by `BREAKDOWN`, shapes (B,)."""
+    return _breakdown(jobs, physics, stage_times(jobs, physics))
 
 
 @recorded

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attune_lab.contracts import CostModel, Estimate
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
@@ -51,7 +53,8 @@ class JumpFinder:
 
     def __init__(self, space: SearchSpace, cost_model: CostModel) -> None:
         self._space, self._cost_model = space, cost_model
-        self._legal = {tuple(row[key] for key in LAYOUT) for row in space.enumerate_layouts()}
+        rows = [[row[key] for key in LAYOUT] for row in space.enumerate_layouts()]
+        self._sizes, self._legal = np.array(rows).reshape(-1, len(LAYOUT)), {tuple(row) for row in rows}
         levels, overlaps = space.parameters["recompute"].choices, [key for key in OVERLAPS if key in space.parameters]
         self._leanest: Extras = (("recompute", levels[0]),)
         self._strongest: Extras = (("recompute", levels[-1]),)
@@ -87,12 +90,13 @@ class JumpFinder:
         """For each combination of the grid's sizes, the legal layout nearest to the recipe's own in the others."""
         values = self._space.values(recipe)
         own = [int(str(values.get(key, 1))) for key in LAYOUT]
-        nearest: dict[Layout, tuple[float, Layout]] = {}
-        for layout in self._legal:
-            key = tuple(layout[LAYOUT.index(name)] for name in GRID)
-            distance = sum(abs(math.log(a / b)) for a, b in zip(layout, own, strict=True))
-            nearest[key] = min(nearest.get(key, (distance, layout)), (distance, layout))
-        return [layout for _, layout in nearest.values()]
+        distance = np.zeros(len(self._sizes))
+        for column, size in zip(self._sizes.T, own, strict=True):
+            choices, at = np.unique(column, return_inverse=True)
+            distance += np.array([abs(math.log(choice / size)) for choice in choices.tolist()])[at]
+        by_distance = self._sizes[np.lexsort((*self._sizes.T[::-1], distance))]
+        _, first = np.unique(by_distance[:, [LAYOUT.index(name) for name in GRID]], axis=0, return_index=True)
+        return [tuple(layout) for layout in by_distance[first].tolist()]
 
     def _variants(self, layout: Layout) -> Iterable[Layout]:
         """Legal layouts that differ in one size outside the grid."""
@@ -107,9 +111,8 @@ class JumpFinder:
         """Layouts without recomputation, fastest first, where they would fit at least with the strongest."""
         layouts = sorted(layouts)
         strongest = self._price(recipe, layouts, [self._strongest])
-        fitting = {jump.layout for jump in strongest if _fits(jump.estimate, memory_limit)}
-        lean = self._price(recipe, layouts, [self._leanest])
-        return sorted((jump for jump in lean if jump.layout in fitting), key=_step_time)
+        fitting = [jump.layout for jump in strongest if _fits(jump.estimate, memory_limit)]
+        return sorted(self._price(recipe, fitting, [self._leanest]), key=_step_time)
 
     def _price(self, recipe: Recipe, layouts: Iterable[Layout], extras: Iterable[Extras]) -> list[Jump]:
         """Launchable combinations of ``layouts`` and ``extras``; new ones in one call of the model."""

@@ -41,6 +41,11 @@ def world_seed(campaign_seed: int) -> int:
     return int.from_bytes(digest[:6], "big")
 
 
+def installed(world: World, recipe: Recipe) -> dict[str, str]:
+    """The versions of the libraries with which a recipe runs in a world."""
+    return {"mcore": world.mcore, **LIBRARIES, **recipe.versions}
+
+
 @dataclass(frozen=True)
 class SimulatedCluster:
     """A `Cluster` backed by one world; the same label on the same recipe is the same run.
@@ -71,7 +76,7 @@ class SimulatedCluster:
         job = _job(recipe, self.spec)
         if isinstance(job, str):
             return RunReport(label=label, status="invalid", provenance="simulated", steps=steps, message=job)
-        versions = {"mcore": self._world.mcore, **LIBRARIES, **recipe.versions}
+        versions = installed(self._world, recipe)
         known, _ = active(facts_of(recipe, self.spec, versions))
         limit_s = None if step_limit_s is None else self._world.startup_bound_s(job) + steps * step_limit_s
         happened = self._world.run(

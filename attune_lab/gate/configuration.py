@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
     from attune_lab.recipe.registry import Setting
     from simulator.hardware import ClusterSpec
+    from simulator.models import ModelShape
 
 ENVIRONMENT = {
     "PYTORCH_*ALLOC_CONF": Change.SAME_KERNELS,
@@ -104,6 +105,13 @@ def check(
 
 
 @remembered(last=32)
+def _shape(recipe: Recipe) -> ModelShape:
+    from attune_lab.recipe.shape import shape_of
+
+    return shape_of(recipe)
+
+
+@remembered(last=32)
 def _side(
     recipe: Recipe, cluster: ClusterSpec, reported: tuple[tuple[str, str], ...] | None
 ) -> tuple[Mapping[str, Any], defects.Active]:
@@ -125,8 +133,8 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[
     """Settings whose effective values differ, with both values."""
     from attune_lab.recipe.registry import registry
 
-    pairs = ((setting, before[key], after[key]) for key, setting in registry().items())
-    return [(setting, old, new) for setting, old, new in pairs if old != new]
+    known = registry().items()
+    return [(setting, before[key], after[key]) for key, setting in known if before[key] != after[key]]
 
 
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -180,9 +188,7 @@ def _invariants(
     baseline: Recipe, candidate: Recipe, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[Check]:
     """What has to be equal whatever the settings are called."""
-    from attune_lab.recipe.effective import shape_of
-
-    if shape_of(baseline) != shape_of(candidate):
+    if _shape(baseline) != _shape(candidate):
         yield Check(
             "configuration.model", "reject", "The two recipes train models of different shape: restore the model."
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.gate.verdict import Check
+from attune_lab.recipe.remembered import remembered
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
@@ -105,6 +106,7 @@ def layers_held(values: Mapping[str, Any]) -> tuple[int, int]:
     return sum(values["stage_layers"]), mtp
 
 
+@remembered(last=32)
 def parameters_trained(recipe: Recipe, layers: int, mtp_layers: int) -> int:
     """Weights that the optimizer updates in a pipeline of so many layers; rows that only pad the vocabulary apart."""
     from attune_lab.recipe.effective import shape_of

@@ -10,6 +10,7 @@ from attune_lab.recipe.constraints import breaks
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.expressions import Expression, compile_expression
 from attune_lab.recipe.recipe import Recipe, Value
+from attune_lab.recipe.remembered import remembered
 from simulator.hardware import ClusterSpec
 
 SPLIT_KEYS = (
@@ -37,11 +38,11 @@ def settle(edited: Recipe, before: Recipe, *, baseline: Recipe, explicit: Set[st
         baseline: whose own stage split is used again when its pipeline sizes come back.
         explicit: settings (and ``env.NAME``) the edit named; they are never overruled, right or wrong.
     """
-    now, then = effective(edited, cluster), effective(before, cluster)
+    now, then = effective(edited, cluster), _usual(before, cluster)
     edits: dict[str, Value] = {**_sizes(now, then, edited), **_overlaps(now)}
     chunks = _wanted_chunks(now, then, explicit)
     if _split_moves(now, then, chunks):
-        edits |= _split(now, chunks, explicit, effective(baseline, cluster), baseline)
+        edits |= _split(now, chunks, explicit, _usual(baseline, cluster), baseline)
     else:
         edits |= {key: before.settings.get(key) for key in SPLIT_KEYS}
     fixed = explicit - set(SPLIT_KEYS)  # `_split` heeds what was asked for, though a layout string may spell it
@@ -52,6 +53,12 @@ def settle(edited: Recipe, before: Recipe, *, baseline: Recipe, explicit: Set[st
     )
     variables = required_environment(settled)
     return edited.with_environment({k: v for k, v in variables.items() if f"env.{k}" not in explicit})
+
+
+@remembered(last=16)
+def _usual(recipe: Recipe, cluster: ClusterSpec) -> Mapping[str, Any]:
+    """`effective` of a recipe from which many edits start."""
+    return effective(recipe, cluster)
 
 
 def _sizes(now: Mapping[str, Any], then: Mapping[str, Any], edited: Recipe) -> dict[str, Value]:

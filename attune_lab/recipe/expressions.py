@@ -2,8 +2,10 @@
 
 It is the side-effect-free part of Python's expression grammar: literals, names, boolean, comparison and
 arithmetic operators, conditional expressions, tuples, sets, subscripts and a few functions. Text is parsed with
-`ast` and turned into closures; nothing is ever executed as Python. Lists and tuples are one kind of value,
-so that ``te_version < [2, 6]`` and ``mcore < V("0.16")`` compare whatever the reader produced.
+`ast`; every node is checked and written anew, and only what was written here is compiled: names are looked up among
+the values given, arithmetic is bounded, functions are those of `FUNCTIONS`, and nothing else can be reached. Lists
+and tuples are one kind of value, so that ``te_version < [2, 6]`` and ``mcore < V("0.16")`` compare whatever the
+reader produced.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import CodeType, FunctionType
 from typing import Any
 
 from attune_lab.recipe import layouts
 
-Closure = Callable[[Mapping[str, Any]], Any]
+Compiled = Callable[[Mapping[str, Any]], Any]
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 40
@@ -92,14 +96,25 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 _SETS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
 }  # fmt: skip
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos,
-}  # fmt: skip
+
+
+def _binary(kind: type[ast.operator]) -> Callable[[Any, Any], Any]:
+    """An operator on two numbers or two sets; of other operands it could make a value of any size."""
+    on_numbers, on_sets = _ARITHMETIC.get(kind), _SETS.get(kind)
+
+    def apply(a: Any, b: Any) -> Any:
+        if on_numbers and isinstance(a, int | float) and isinstance(b, int | float):
+            return on_numbers(a, b)
+        if on_sets and isinstance(a, set) and isinstance(b, set):
+            return on_sets(a, b)
+        raise TypeError(f"{kind.__name__} of {a!r} and {b!r}")
+
+    return apply
+
+
+_OPERATORS = {f"_{kind.__name__}": _binary(kind) for kind in (*_ARITHMETIC, *_SETS)}
+_GLOBALS: Mapping[str, Any] = {"__builtins__": {}, "_list": list, "_tuple": tuple, **FUNCTIONS, **_OPERATORS}
+"""All that compiled text can reach beside the values it is given."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ class Expression:
 
     text: str
     names: frozenset[str]
-    _closure: Closure
+    _compiled: Compiled
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value under ``values``; names are looked up only where evaluation gets to them.
@@ -123,8 +138,11 @@ class Expression:
             ValueError: the operands do not go together (type, division by zero, bounds).
         """
         try:
-            return self._closure(values)
-        except (TypeError, ValueError, ArithmeticError, IndexError, KeyError) as error:
+            return self._compiled(values)
+        except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+            missing = error.args[0] if isinstance(error, KeyError) else None
+            if missing in self.names and missing not in values:
+                raise UnknownName(missing) from None
             raise ValueError(f"expression {self.text!r}: {error}") from error
 
 
@@ -139,131 +157,109 @@ def compile_expression(text: str) -> Expression:
         raise ValueError(f"expression {text[:60]!r}… is longer than {MAX_LENGTH} characters")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        closure = _build(tree, 0)
+        compiled = _compile(_rewritten(tree, 0))
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
         raise ValueError(f"expression {text!r}: {error}") from error
     called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
-    return Expression(text, frozenset(names), closure)
+    return Expression(text, frozenset(names), compiled)
 
 
-def _build(node: ast.expr, depth: int) -> Closure:
-    """The closure of one node; raises ValueError for what the language does not have."""
-    builder = _BUILDERS.get(type(node))
-    if builder is None:
+def any_of(expressions: Sequence[Expression]) -> Expression:
+    """One expression that is true where at least one of them is: asked of many values, it is several times as fast."""
+    bodies = [_rewritten(ast.parse(expression.text.strip(), mode="eval").body, 0) for expression in expressions]
+    names = frozenset(name for expression in expressions for name in expression.names)
+    no = _ours("False")  # an `or` needs two sides
+    either = ast.copy_location(ast.BoolOp(ast.Or(), [no, *bodies]), no)
+    return Expression(" or ".join(f"({expression.text})" for expression in expressions), names, _compile(either))
+
+
+def _compile(body: ast.expr) -> Compiled:
+    """A function of the values, of a body that `_rewritten` wrote."""
+    function: Any = ast.parse("lambda _values: None", mode="eval")
+    function.body.body = body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # `x is 1` and the like mean here what they say
+        outer = compile(function, "<condition>", "eval")
+    (code,) = (constant for constant in outer.co_consts if isinstance(constant, CodeType))
+    return FunctionType(code, dict(_GLOBALS))
+
+
+def _rewritten(node: ast.expr, depth: int) -> ast.expr:
+    """The node made anew from what the language has; raises ValueError for anything else."""
+    rewrite = _REWRITERS.get(type(node))
+    if rewrite is None:
         raise ValueError(f"{type(node).__name__} is not allowed")
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH}")
-    return builder(node, depth + 1)
+    return ast.copy_location(rewrite(node, depth + 1), node)
 
 
-def _constant(node: ast.Constant, _: int) -> Closure:
-    value = node.value
-    if not isinstance(value, bool | int | float | str | None):
-        raise ValueError(f"the literal {value!r} is not allowed")
-    return lambda _values: value
+def _all(nodes: Sequence[ast.expr], depth: int) -> list[ast.expr]:
+    return [_rewritten(node, depth) for node in nodes]
 
 
-def _name(node: ast.Name, _: int) -> Closure:
-    name = node.id
-
-    def look_up(values: Mapping[str, Any]) -> Any:
-        try:
-            value = values[name]
-        except KeyError:
-            raise UnknownName(name) from None
-        return tuple(value) if isinstance(value, list) else value
-
-    return look_up
+@lru_cache(maxsize=1024)
+def _ours(text: str) -> ast.expr:
+    """The node of a piece of Python that is written here."""
+    return ast.parse(text, mode="eval").body
 
 
-def _bool_op(node: ast.BoolOp, depth: int) -> Closure:
-    parts = [_build(part, depth) for part in node.values]
-    stop = isinstance(node.op, ast.Or)
-
-    def decide(values: Mapping[str, Any]) -> Any:
-        value = None
-        for part in parts:
-            value = part(values)
-            if bool(value) is stop:
-                break
-        return value
-
-    return decide
+def _constant(node: ast.Constant, _: int) -> ast.expr:
+    if not isinstance(node.value, bool | int | float | str | None):
+        raise ValueError(f"the literal {node.value!r} is not allowed")
+    return ast.Constant(node.value)
 
 
-def _unary_op(node: ast.UnaryOp, depth: int) -> Closure:
-    operand = _build(node.operand, depth)
-    apply = _UNARY.get(type(node.op))
-    if apply is None:
+def _name(node: ast.Name, _: int) -> ast.expr:
+    """The value of that name, a list as a tuple."""
+    return _ours(f"_tuple(_v) if (_v := _values[{node.id!r}]).__class__ is _list else _v")
+
+
+def _bool_op(node: ast.BoolOp, depth: int) -> ast.expr:
+    return ast.BoolOp(node.op, _all(node.values, depth))
+
+
+def _unary_op(node: ast.UnaryOp, depth: int) -> ast.expr:
+    if not isinstance(node.op, ast.Not | ast.USub | ast.UAdd):
         raise ValueError(f"{type(node.op).__name__} is not allowed")
-    return lambda values: apply(operand(values))
+    return ast.UnaryOp(node.op, _rewritten(node.operand, depth))
 
 
-def _bin_op(node: ast.BinOp, depth: int) -> Closure:
-    left, right = _build(node.left, depth), _build(node.right, depth)
-    kind = type(node.op)
-    on_numbers, on_sets = _ARITHMETIC.get(kind), _SETS.get(kind)
-    if on_numbers is None and on_sets is None:
-        raise ValueError(f"{kind.__name__} is not allowed")
-
-    def apply(values: Mapping[str, Any]) -> Any:
-        a, b = left(values), right(values)
-        if on_numbers and isinstance(a, int | float) and isinstance(b, int | float):
-            return on_numbers(a, b)
-        if on_sets and isinstance(a, set) and isinstance(b, set):
-            return on_sets(a, b)
-        raise TypeError(f"{kind.__name__} of {a!r} and {b!r}")
-
-    return apply
+def _bin_op(node: ast.BinOp, depth: int) -> ast.expr:
+    name = f"_{type(node.op).__name__}"
+    if name not in _OPERATORS:
+        raise ValueError(f"{type(node.op).__name__} is not allowed")
+    return ast.Call(_ours(name), _all((node.left, node.right), depth), [])
 
 
-def _compare(node: ast.Compare, depth: int) -> Closure:
-    first = _build(node.left, depth)
-    rest = [(_COMPARISONS[type(op)], _build(n, depth)) for op, n in zip(node.ops, node.comparators, strict=True)]
-
-    def compare(values: Mapping[str, Any]) -> Any:
-        left, outcome = first(values), True
-        for test, operand in rest:
-            right = operand(values)
-            outcome = test(left, right)
-            if not outcome:
-                break
-            left = right
-        return outcome
-
-    return compare
+def _compare(node: ast.Compare, depth: int) -> ast.expr:
+    return ast.Compare(_rewritten(node.left, depth), node.ops, _all(node.comparators, depth))
 
 
-def _if_exp(node: ast.IfExp, depth: int) -> Closure:
-    test, body, other = (_build(part, depth) for part in (node.test, node.body, node.orelse))
-    return lambda values: body(values) if test(values) else other(values)
+def _if_exp(node: ast.IfExp, depth: int) -> ast.expr:
+    return ast.IfExp(*_all((node.test, node.body, node.orelse), depth))
 
 
-def _sequence(node: ast.Tuple | ast.List, depth: int) -> Closure:
-    items = [_build(item, depth) for item in node.elts]
-    return lambda values: tuple(item(values) for item in items)
+def _sequence(node: ast.Tuple | ast.List, depth: int) -> ast.expr:
+    return ast.Tuple(_all(node.elts, depth), ast.Load())
 
 
-def _set(node: ast.Set, depth: int) -> Closure:
-    items = [_build(item, depth) for item in node.elts]
-    return lambda values: {item(values) for item in items}
+def _set(node: ast.Set, depth: int) -> ast.expr:
+    return ast.Set(_all(node.elts, depth))
 
 
-def _subscript(node: ast.Subscript, depth: int) -> Closure:
-    container, index = _build(node.value, depth), _build(node.slice, depth)
-    return lambda values: container(values)[index(values)]
+def _subscript(node: ast.Subscript, depth: int) -> ast.expr:
+    return ast.Subscript(_rewritten(node.value, depth), _rewritten(node.slice, depth), ast.Load())
 
 
-def _call(node: ast.Call, depth: int) -> Closure:
+def _call(node: ast.Call, depth: int) -> ast.expr:
     if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords:
         raise ValueError(f"the call {ast.unparse(node.func)!r} is not allowed; known: {', '.join(FUNCTIONS)}")
-    function = FUNCTIONS[node.func.id]
-    arguments = [_build(argument, depth) for argument in node.args]
-    return lambda values: function(*(argument(values) for argument in arguments))
+    return ast.Call(_ours(node.func.id), _all(node.args, depth), [])
 
 
-_BUILDERS: Mapping[type[ast.expr], Callable[[Any, int], Closure]] = {
+_REWRITERS: Mapping[type[ast.expr], Callable[[Any, int], ast.expr]] = {
     ast.Constant: _constant, ast.Name: _name, ast.BoolOp: _bool_op, ast.UnaryOp: _unary_op, ast.BinOp: _bin_op,
     ast.Compare: _compare, ast.IfExp: _if_exp, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _set,
     ast.Subscript: _subscript, ast.Call: _call,

@@ -54,11 +54,15 @@ class Recipe:
 
     def with_settings(self, edits: Mapping[str, Value]) -> Recipe:
         """A new recipe with ``edits`` applied; a value of None removes the setting (back to the default)."""
+        if not edits:
+            return self
         merged = {**self.settings, **edits}
         return replace(self, settings={k: v for k, v in merged.items() if v is not None})
 
     def with_environment(self, edits: Mapping[str, str | None]) -> Recipe:
         """A new recipe with environment variables set, or removed where the value is None."""
+        if not edits:
+            return self
         merged = {**self.environment, **edits}
         return replace(self, environment={k: v for k, v in merged.items() if v is not None})
 

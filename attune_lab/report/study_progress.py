@@ -73,7 +73,7 @@ class _Display(StudyObserver):
         self._optima -= 1
         if record["status"] != "finished":
             where = f"{job.recipe.name} on {job.cluster}, world {job.world}"
-            self._console.print(f"no optimum for {where}: {record['message'][:_LONGEST]}", markup=False)
+            self._console.print(f"no optimum for {where}: {record['message'][:_LONGEST]}", markup=False, soft_wrap=True)
         self._show()
 
     def _line(self, job: CampaignJob, record: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ def conduct(job: CampaignJob) -> None:
     """Run, resume or bring to its end the campaign of a job, and leave its record, whatever happens."""
     from attune_lab.campaign.store import read_campaign
     from attune_lab.study.rows import Timing, campaign_row, run_rows
+    from attune_lab.study.truth import oracle_of
     from attune_lab.tuning import end_search_of, tune_recipe
     from attune_lab.workbench import tuner_factory
 
@@ -30,7 +31,7 @@ def conduct(job: CampaignJob) -> None:
             result = tune_recipe(request, factory=_Absent)
         timing.wall_s = time.perf_counter() - begun
         record = read_campaign(job.folder)
-        truth = None
+        truth = oracle_of(request) if job.spec.oracle else None
         status = _status(job, result)
         row, runs = campaign_row(result, record, timing, truth), run_rows(result)
     except UserError as error:
@@ -45,7 +46,7 @@ def conduct(job: CampaignJob) -> None:
 
 def look_up_optimum(job: OracleJob) -> None:
     """Find the optimum of a job's world and leave its record, whatever happens."""
-    from attune_lab.study.truth import optimum_row  # type: ignore[import-not-found]
+    from attune_lab.study.truth import optimum_row
 
     try:
         row = optimum_row(job)

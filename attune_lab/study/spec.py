@@ -203,7 +203,7 @@ class StudySpec(_Part):
     carry_over: bool | None = None
     time_limit_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
     memory_limit_gib: float = Field(default=8.0, ge=1, allow_inf_nan=False)
-    oracle: bool = False
+    oracle: bool = True
     logs: bool = False
 
     @field_validator("recipes", "clusters", "tuners")
@@ -261,7 +261,8 @@ def parse_study(text: str, *, where: str = "study", folder: Path = Path()) -> St
     try:
         return StudySpec.model_validate(written, context={"folder": folder})
     except ValidationError as error:
-        raise UserError(f"{where}: {'; '.join(_clauses(error))}") from error
+        said = " ".join("; ".join(_clauses(error)).split())  # on one line, whatever it quotes
+        raise UserError(f"{where}: {said}") from error
 
 
 def stored_study(text: bytes) -> StudySpec:

@@ -12,14 +12,17 @@ from attune_lab.recipe import Recipe
 from baselines.common.causes import Causes
 from baselines.common.history import History, Trial
 from baselines.common.offsets import MEMORY_LEVELS, TIME_LEVELS, Floats, Offsets
-from baselines.common.pricelist import Priced, PriceList
+from baselines.common.pricelist import OVERFULL, ROOM, Priced, PriceList
 
 PATIENCE = 6.0
 """After so many refusals what may be refused for a reason met before counts in full. Until then it counts less: a
 refusal costs nothing and teaches something, but a campaign ends after 20 in a row."""
 
-OWN_ERROR, OWN_MEMORY = 0.015, 0.015
-"""Spread of a recipe's own log error, its measurement included."""
+FORGIVEN = 2.0
+"""So many refusals are forgotten with each run."""
+
+OWN_ERROR, OWN_MEMORY = 0.01, 0.015
+"""Spread of a recipe's own log error in time and in peak memory, its measurement included."""
 
 BREAKDOWNS = frozenset({"crash", "hang", "diverged"})
 """Endings that a recipe is likely to be the cause of."""
@@ -42,14 +45,14 @@ class Knowledge:
         self._refusals, self._breakdowns = Causes(), Causes()
         self._memory = Offsets(MEMORY_LEVELS, OWN_MEMORY)
         self._time = Offsets(TIME_LEVELS, OWN_ERROR)
-        self._refused = 0
+        self._refused = 0.0
         self._rng = np.random.default_rng(task.seed)
         self._refit()
 
     def tell(self, recipe: Recipe, report: RunReport) -> None:
         """Take in one report; what the infrastructure did is not held against the recipe."""
         self.history.record(recipe, report)
-        self._refused += report.status == "invalid"
+        self._refused = self._refused + 1.0 if report.status == "invalid" else max(self._refused - FORGIVEN, 0.0)
         for one in self.prices.price([recipe]):
             if report.status == "invalid":
                 self._refusals.failed(report.message, one)
@@ -88,10 +91,20 @@ class Knowledge:
         room = -np.log([one.fill for one in points]) - offset
         return np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in room / spread])
 
-    def runs(self, points: Sequence[Priced]) -> Floats:
-        """How far each recipe can be counted on to run to the end: it fits, and fails for no reason met so far."""
+    def sound(self, points: Sequence[Priced]) -> Floats:
+        """How far each recipe can be counted on not to fail for a reason met so far, memory aside."""
         allowed = self._refusals.chance(points) ** min(self._refused / PATIENCE, 1.0)
-        return np.asarray(self.fits(points) * self._breakdowns.chance(points) * allowed)
+        return np.asarray(self._breakdowns.chance(points) * allowed)
+
+    def runs(self, points: Sequence[Priced]) -> Floats:
+        """How far each recipe can be counted on to run to the end: it fits and is `sound`."""
+        return self.fits(points) * self.sound(points)
+
+    def crowding(self, points: Sequence[Priced]) -> Floats:
+        """Factor on the seconds of each recipe when good ones are looked for: above 1 where memory is expected to be
+        over-full (see `OVERFULL`).
+        """
+        return 1.0 + OVERFULL * np.maximum(self.filled(points) - ROOM, 0.0)
 
     def first_open(self, points: Iterable[Priced]) -> Priced | None:
         """The first of ``points`` that is new and legal."""
@@ -112,13 +125,16 @@ class Knowledge:
         pairs = self.measured
         ratios = [math.log((trial.step_time_s or 0.0) / one.estimate.step_time_s) for one, trial in pairs]
         self._time.fit([one for one, _ in pairs], ratios)
-        points, errors = [], []
-        for trial in self.history:
-            for one in self.prices.price([trial.recipe]):
-                if trial.feasible and trial.peak_memory_bytes:
-                    points.append(one)
-                    errors.append(math.log(trial.peak_memory_bytes / one.estimate.peak_memory_bytes))
-                elif trial.status == "oom":
-                    points.append(one)
-                    errors.append(max(-math.log(one.fill), 0.0) + OWN_MEMORY)
+        self._refit_memory()
+
+    def _refit_memory(self) -> None:
+        """Measured peaks first; then what ran out of memory, as far over the edge as the peaks let expect."""
+        ran = [(one, trial.peak_memory_bytes) for one, trial in self.measured if trial.peak_memory_bytes]
+        points = [one for one, _ in ran]
+        errors = [math.log(peak / one.estimate.peak_memory_bytes) for one, peak in ran]
         self._memory.fit(points, errors)
+        full = [one for trial in self.history if trial.status == "oom" for one in self.prices.price([trial.recipe])]
+        if full:
+            expected, spread = self._memory.predict(full)
+            beyond = np.maximum(-np.log([one.fill for one in full]), expected) + 0.5 * spread
+            self._memory.fit(points + full, [*errors, *beyond])

@@ -38,13 +38,13 @@ Scores: TypeAlias = "Callable[[Sequence[Priced]], NDArray[np.float64]]"
 KINDS, ROUNDS = 8, 6
 """Kinds of layout that are improved before anything runs, and how many times."""
 
-WORTH_A_LOOK = 1.25
+WORTH_A_LOOK = 1.35
 """Recipes expected to take up to this many times the shortest step are looked at; models are not off by more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Priced:
-    """One recipe that can start, its values of the space's parameters, and its estimate."""
+    """One recipe that can start, its values of the space's parameters, and its estimate; one object a recipe."""
 
     recipe: Recipe
     values: Mapping[str, Value]

@@ -1,4 +1,4 @@
-"""A local HTTP server that speaks the streaming Messages API as scripted: one answer a request, the last one again."""
+"""A local HTTP server that speaks the streaming Messages API as scripted: one answer a request, the last again."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ def refusal(status, kind, **headers):
 
 @contextmanager
 def stub(*answers):
-    """Its address, and the requests it got: [(headers, body)]."""
+    """Its address, and the requests it got: [(headers, body)]. An answer may be a function of the request's body."""
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             seen.append(({name.lower(): value for name, value in self.headers.items()}, body))
-            status, headers, text = answers[min(len(seen), len(answers)) - 1]
+            answer = answers[min(len(seen), len(answers)) - 1]
+            status, headers, text = answer(body) if callable(answer) else answer
             self.send_response(status)
             kind = "text/event-stream" if text.startswith("event:") else "application/json"
             for name, value in {"content-type": kind, **headers}.items():

@@ -1,0 +1,69 @@
+"""The whole way: OptiCo asks Claude, here a local server, and is replayed from its transcript without it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from attune_lab.contracts import EnvironmentFault
+from baselines.agents.traces import labels
+from baselines.optico import Optico
+from tests.baselines.agents.agents_on_trial import digests
+from tests.baselines.small_task import campaign, small_task
+
+pytest.importorskip("anthropic")
+sys.path.insert(0, str(Path(__file__).parents[2] / "attune_lab" / "llm"))
+from claude_stub import good, refusal, stub
+
+
+def team(request):
+    """A reply for whichever role asks; the strategist walks through micro-batch sizes, and dreams of learning rates."""
+    [tool] = request["tools"]
+    wanted = tool["input_schema"]["properties"]
+    if "verdict" in wanted:
+        return good({"reasoning": "fine", "verdict": "accept", "violations": [], "suggested_edit": {}})
+    if "dominant_term" in wanted:
+        return good({"reasoning": "seen", "dominant_term": "compute", "evidence": "most of it", "levers_ranked": []})
+    if "cause" in wanted:
+        return good({"reasoning": "", "cause": "memory", "violated_limit": "", "forbidden": [], "fallback_edit": {}})
+    turn = json.loads(request["messages"][0]["content"].split("<data>")[1].split("</data>")[0])
+    size = {1: 2, 2: 4}.get(turn["iteration"], 8)
+    return good({"reasoning": "larger GEMMs", "lever": "mbs", "changes": {"mbs": size, "lr": 1.0}})
+
+
+@pytest.fixture
+def online(monkeypatch):
+    def connect(url):
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key")
+
+    return connect
+
+
+def test_a_campaign_with_claude_replays_without_it(online, tmp_path, monkeypatch):
+    options = {"llm": "claude", "model": "claude-opus-5", "transcript": str(tmp_path / "talk.jsonl")}
+    task = small_task()
+    with stub(team) as (url, seen):
+        online(url)
+        first = Optico(small_task(options))
+        log = campaign(first, task, lambda _: ("ok", 1.0, 4e10), runs=2)
+        assert len(seen) == 2 + 2 * 2, "an analysis, a proposal and a review a run"
+    assert [proposal.changed["mbs"] for proposal, _ in log] == [(1, 2), (1, 4)]
+    assert labels(first.trace)["fields_outside_space"] == 2
+    assert first.usage["input_tokens"] == 1110 * len(seen)
+    assert first.usage["usd"] > 0
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    again = Optico(small_task(options))
+    assert digests(campaign(again, task, lambda _: ("ok", 1.0, 4e10), runs=2)) == digests(log)
+    assert again.usage == first.usage
+
+
+def test_an_unreachable_service_is_the_environments_fault(online):
+    with stub(refusal(429, "rate_limit_error", retry_after="100000")) as (url, _):
+        online(url)
+        task = small_task({"llm": "claude"})
+        with pytest.raises(EnvironmentFault, match="run the same command again later"):
+            campaign(Optico(task), task)
