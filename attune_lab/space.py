@@ -12,7 +12,7 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.parameters import LAYOUT, Parameter, approvable, declared, read, spelled, stated, write
 from attune_lab.points import Points
-from attune_lab.recipe.constraints import can_start, violations
+from attune_lab.recipe.constraints import can_start, refusals
 from attune_lab.recipe.coupling import KEPT_WHILE, SPLIT_KEYS, settle
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.recipe import Recipe, Value
@@ -113,7 +113,7 @@ class SearchSpace:
         """Why ``recipe`` may not run: rules of the stack it breaks, and changes that leave the space."""
         try:
             settings = effective(recipe, self._cluster)
-            broken = [finding.message for finding in violations(settings) if finding.severity == "error"]
+            broken = [finding.message for finding in refusals(settings)]
         except UserError as error:
             return [str(error)]
         values = self._values(recipe, settings)
