@@ -8,25 +8,27 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from attune_lab import workbench
+from attune_lab.report.tables import Table
 from attune_lab.study.engines import Engine
 from attune_lab.study.run import StudyObserver, run_study
 from attune_lab.study.spec import StudySpec
 from attune_lab.study.tables import Tables
-
-from attune_lab import workbench
-from attune_lab.report.tables import Table
+from experiments.reproduce.claims import Claim
 
 QUICK_WORLDS, QUICK_BUDGET = 1, "16x"
 
 
 @dataclass(frozen=True)
 class Section:
-    """One of the paper's tables as it came out here: sentences, tables, and pictures by caption (SVG)."""
+    """One of the paper's tables as it came out here: sentences, claims, tables, and pictures by caption (SVG)."""
 
     title: str
     intro: str
+    claims: Sequence[Claim]
     tables: Sequence[Table]
     pictures: Mapping[str, str] = field(default_factory=dict)
+    provenance: str = "simulated"
 
 
 @dataclass(frozen=True)
