@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attune_lab.contracts import Estimate, UserError
-from attune_lab.recipe.constraints import can_start, violations
+from attune_lab.recipe.constraints import can_start, refusals
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.jobs import job_columns, jobs_from_columns
 from attune_lab.recipe.recipe import Recipe
@@ -50,8 +50,7 @@ class SimulatedCostModel:
                     self._refuse_format(values)
                     startable[shape_of(recipe)][index] = job_columns(values)
                 else:
-                    broken = [f.message for f in violations(values) if f.severity == "error"]
-                    outcomes[index] = self._impossible(*broken)
+                    outcomes[index] = self._impossible(*(finding.message for finding in refusals(values)))
             except UserError as error:
                 outcomes[index] = self._impossible(str(error))
         for shape, rows in startable.items():

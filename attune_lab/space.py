@@ -12,11 +12,12 @@ import numpy as np
 from attune_lab.contracts import UserError
 from attune_lab.parameters import LAYOUT, Parameter, approvable, declared, read, spelled, stated, write
 from attune_lab.points import Points
-from attune_lab.recipe.constraints import can_start, violations
+from attune_lab.recipe.constraints import can_start, refusals
 from attune_lab.recipe.coupling import KEPT_WHILE, SPLIT_KEYS, settle
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.recipe import Recipe, Value
 from attune_lab.recipe.registry import registry
+from attune_lab.recipe.remembered import remembered
 from attune_lab.recipe.shape import defaults
 from simulator.hardware import ClusterSpec
 
@@ -113,7 +114,7 @@ class SearchSpace:
         """Why ``recipe`` may not run: rules of the stack it breaks, and changes that leave the space."""
         try:
             settings = effective(recipe, self._cluster)
-            broken = [finding.message for finding in violations(settings) if finding.severity == "error"]
+            broken = [finding.message for finding in refusals(settings)]
         except UserError as error:
             return [str(error)]
         values = self._values(recipe, settings)
@@ -231,3 +232,13 @@ def _everything(recipe: Recipe) -> dict[str, Any]:
         **{f"the version of {name}": text for name, text in recipe.versions.items()},
         "stack": recipe.stack,
     }
+
+
+@remembered(last=4)
+def search_space(baseline: Recipe, cluster: ClusterSpec, approvals: tuple[str, ...] = ()) -> SearchSpace:
+    """The space around a baseline, one for all campaigns that share it: counting its points takes longer than a run.
+
+    Raises:
+        UserError: see `SearchSpace`.
+    """
+    return SearchSpace(baseline, cluster, approvals)

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from attune_lab.llm.scripted import Script
 from baselines.agents.cards import Facts
 from baselines.agents.desk import Desk, Draft
+from baselines.agents.memory import IN_WORDS
 from baselines.agents.playing import alone, proposal_of
 from baselines.agents.replies import proposal_schema
 from baselines.common.options import Option
@@ -36,8 +37,8 @@ WEIGHT = 3.0
 INCEPTION = (
     "You are one of several engineers who debate the next configuration of a training recipe. Argue from your stand, "
     "which you are told each turn, but change your mind when another's proposal is better. Think step by step in "
-    "`reasoning`, then decide."
-)
+    "`reasoning`, then decide. "
+) + IN_WORDS
 REQUEST = "Propose the next configuration: changes against the incumbent, one or two levers."
 
 

@@ -28,6 +28,7 @@ from baselines.common.planned import Plan, PlannedTuner
 from baselines.common.pricing import Pricing
 from baselines.common.proposals import propose
 from baselines.common.ranking import ranked_recipes
+from baselines.common.refusals import Refusals
 
 OPTIONS = {
     "early_stop": Option(5, least=1, most=1000),
@@ -65,6 +66,7 @@ class DeepSpeedStages(PlannedTuner):
         self._options = read_options(self.name, task.options, OPTIONS)
         super().__init__(task)
         self._pricing = Pricing(task, self.history)
+        self._refusals = Refusals(task, self.history)
         self._rng = np.random.default_rng(task.seed)
 
     def plan(self) -> Plan:
@@ -122,7 +124,7 @@ class DeepSpeedStages(PlannedTuner):
         """``staged`` with every legal micro-batch that memory may allow, smallest first."""
         space = self.task.space
         recipes = [space.apply(staged, {"mbs": size}) for size in space.parameters["mbs"].choices]
-        legal = [recipe for recipe in recipes if not space.problems(recipe)]
+        legal = [one for one in recipes if not space.problems(one) and not self._refusals.expects(one)]
         fits = self._pricing.fits(self._pricing.of(legal), margin=-SLACK)
         return [recipe for recipe, fit in zip(legal, fits, strict=True) if fit]
 
@@ -140,6 +142,8 @@ class DeepSpeedStages(PlannedTuner):
         """The grid of flags around ``recipe``, until nothing has improved for a while."""
         idle = 0
         for flags, flagged in self._flag_grid(recipe)[: self._options["num_trials"]]:
+            if self._refusals.expects(flagged):
+                continue
             best = self.history.best_s
             trial = yield self._proposal(flagged, flags)
             idle = 0 if _seconds(trial) < best else idle + 1

@@ -19,6 +19,7 @@ from attune_lab.llm.scripted import Script
 from baselines.agents import thumb
 from baselines.agents.cards import Facts
 from baselines.agents.desk import Draft
+from baselines.agents.memory import IN_WORDS
 from baselines.agents.players import dominant, failure_analysis, incumbent_of, newest, review, strategy
 from baselines.agents.pool import Message, Role
 from baselines.agents.pooled import PooledDesk
@@ -38,7 +39,7 @@ def _team(card: Facts) -> Sequence[Role]:
         Role(
             name="reviewer",
             inception="You are the reviewer. You check the engineer's changes before they are paid for: do they start, "
-            "do they fit in memory? You write no changes of your own beyond a suggested edit.",
+            "do they fit in memory? You write no changes of your own beyond a suggested edit. " + IN_WORDS,
             awaits=frozenset({"proposal"}),
             reads={"incumbent": 1, "proposal": 1},
             request="Judge the newest proposal: `accept`, or `revise` with the violations and an edit that mends them.",

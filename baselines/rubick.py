@@ -27,6 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from attune_lab.contracts import Proposal, RunReport, TuningTask
+from baselines.common.improvement import expected_improvement
 from baselines.common.knowledge import Knowledge
 from baselines.common.offsets import TIME_LEVELS, Floats, Offsets
 from baselines.common.options import read_options
@@ -205,14 +206,3 @@ class Rubick:
         reason = f"the fitted formula expects {seconds:.2f} s a step and {hope:.1%} of improvement"
         proposal = propose(self._task, chosen.recipe, reason, chosen.estimate)
         return replace(proposal, predicted={**proposal.predicted, "step_time_s": float(seconds)})
-
-
-def expected_improvement(gain: Floats, spread: Floats) -> Floats:
-    """E[max(0, G)] of gains G ~ N(gain, spread), elementwise.
-
-    **Source:** Jones, Schonlau & Welch 1998, Efficient Global Optimization of Expensive Black-Box Functions, eq. 15.
-    """
-    from scipy.special import ndtr
-
-    z = gain / spread
-    return np.asarray(gain * ndtr(z) + spread * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from attune_lab.llm.scripted import Script
 from baselines.agents.cards import Facts
 from baselines.agents.desk import Desk, Draft
+from baselines.agents.memory import IN_WORDS
 from baselines.agents.playing import alone, proposal_of
 from baselines.agents.replies import proposal_schema
 from baselines.common.options import Option
@@ -29,8 +30,8 @@ from baselines.common.options import Option
 INCEPTION = (
     "You are an engineer who tunes a training recipe. Think step by step in `reasoning`: what is the incumbent's step "
     "spent on, which lever would shorten it, does it fit in memory? Then decide. After a run out of memory, consider "
-    "the same with more recomputation."
-)
+    "the same with more recomputation. "
+) + IN_WORDS
 REQUEST = "Propose the next configuration: changes against the incumbent, one or two levers."
 
 

@@ -94,10 +94,10 @@ def curves(
         faults: signatures of the defects that are active in this job.
     """
     horizon = max(steps, HORIZON)
-    loss, norm = _base(seed, job, horizon)
+    loss, norm = _base(seed, job.model.vocab, horizon)
     features = [(_value(job, names), size) for names, size in SIZES.items()]
-    drifts = [_drift(generator(seed, "drift", value), size, horizon) for value, size in features if value]
-    drifts.append(_drift(generator(seed, "noise", label), RUN, horizon))
+    drifts = [_drift(seed, "drift", value, size, horizon) for value, size in features if value]
+    drifts.append(_drift(seed, "noise", label, RUN, horizon))
     drifts.append(_objective_drift(seed, tuple(sorted(objective.items())), horizon))
     log_loss = np.log(loss) + sum(d for d, _ in drifts)
     log_norm = np.log(norm) + sum(n for _, n in drifts)
@@ -110,11 +110,12 @@ def curves(
     return loss[:steps], norm[:steps]
 
 
-def _base(seed: int, job: Jobs, horizon: int) -> tuple[Floats, Floats]:
+@lru_cache(maxsize=64)
+def _base(seed: int, vocab: int, horizon: int) -> tuple[Floats, Floats]:
     """The curve everybody shares: from ln V downwards, with the ups and downs of the batches."""
     t = np.arange(horizon)
     batches = generator(seed, "batches").normal(size=(2, horizon))
-    start = np.log(max(job.model.vocab, 2)) + 0.05
+    start = np.log(max(vocab, 2)) + 0.05
     loss = start * (1 - 0.28 * (1 - np.exp(-t / 14))) + 0.01 * batches[0] * (t > 0)
     return loss, (0.8 + 2.5 * np.exp(-t / 8)) * np.exp(0.05 * batches[1])
 
@@ -127,9 +128,13 @@ def _value(job: Jobs, names: tuple[str, ...]) -> str:
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 
-def _drift(random: np.random.Generator, size: Size, horizon: int) -> tuple[Floats, Floats]:
-    """Rounding that grows apart: (log-loss, log-norm), bounded by ``size``, each of shape (horizon,)."""
-    steps = np.arange(1, horizon + 1)
+@lru_cache(maxsize=1024)
+def _drift(seed: int, purpose: str, name: str, size: Size, horizon: int) -> tuple[Floats, Floats]:
+    """Rounding that grows apart: (log-loss, log-norm), bounded by ``size``, each of shape (horizon,).
+
+    Runs of one world have most features in common, so the drifts are kept; they must not be written to.
+    """
+    random, steps = generator(seed, purpose, name), np.arange(1, horizon + 1)
     walk = random.normal(size=horizon)
     for t in range(1, horizon):
         walk[t] += 0.5 * walk[t - 1]

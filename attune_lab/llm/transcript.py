@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.llm import LLM, Reply, Request, UnusableReply
@@ -86,7 +87,7 @@ class Transcript:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
-                file.write(exchange.model_dump_json().encode() + b"\n")
+                file.write(json.dumps(exchange.model_dump()).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -151,8 +152,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _read(line: bytes, where: str) -> Exchange:
     try:
-        exchange = Exchange.model_validate_json(line)
+        exchange = Exchange.model_validate(json.loads(line))
         Request(**exchange.request)
-    except (ValidationError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise UserError(f"{where}: no exchange with a language model; name another transcript") from error
     return exchange

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe.effective import effective
-from attune_lab.recipe.expressions import Expression, compile_expression
+from attune_lab.recipe.expressions import Expression, any_of, compile_expression
 from attune_lab.recipe.recipe import Recipe
 from attune_lab.recipe.registry import registry
 from simulator.hardware import ClusterSpec
@@ -97,7 +97,16 @@ def check(recipe: Recipe, cluster: ClusterSpec) -> list[Finding]:
 
 def errors(recipe: Recipe, cluster: ClusterSpec) -> list[Finding]:
     """The findings that keep the recipe from starting."""
-    return [finding for finding in check(recipe, cluster) if finding.severity == "error"]
+    return refusals(effective(recipe, cluster))
+
+
+def refusals(values: Mapping[str, Any]) -> list[Finding]:
+    """The rules of severity ``error`` broken by effective settings ``values``.
+
+    Raises:
+        UserError: a rule cannot be evaluated, as where a size is 0.
+    """
+    return [] if can_start(values) else [finding for finding in violations(values) if finding.severity == "error"]
 
 
 def violations(values: Mapping[str, Any]) -> list[Finding]:
@@ -116,7 +125,10 @@ def breaks(rule_id: str, values: Mapping[str, Any]) -> bool:
 
 def can_start(values: Mapping[str, Any]) -> bool:
     """No rule of severity ``error`` is broken by effective settings ``values``; the quick form of `errors`."""
-    return not any(_broken(rule, values) for rule in _refusals())
+    try:
+        return not _refused().evaluate(values)
+    except ValueError:
+        return not any(_broken(rule, values) for rule in _refusals())  # says which rule it was
 
 
 def _broken(rule: Constraint, values: Mapping[str, Any]) -> bool:
@@ -130,6 +142,11 @@ def _broken(rule: Constraint, values: Mapping[str, Any]) -> bool:
 @cache
 def _refusals() -> tuple[Constraint, ...]:
     return tuple(rule for rule in constraints() if rule.severity == "error")
+
+
+@cache
+def _refused() -> Expression:
+    return any_of([rule.violated for rule in _refusals()])
 
 
 def _finding(rule: Constraint, values: Mapping[str, Any]) -> Finding:

@@ -165,6 +165,15 @@ def compile_expression(text: str) -> Expression:
     return Expression(text, frozenset(names), compiled)
 
 
+def any_of(expressions: Sequence[Expression]) -> Expression:
+    """One expression that is true where at least one of them is: asked of many values, it is several times as fast."""
+    bodies = [_rewritten(ast.parse(expression.text.strip(), mode="eval").body, 0) for expression in expressions]
+    names = frozenset(name for expression in expressions for name in expression.names)
+    no = _ours("False")  # an `or` needs two sides
+    either = ast.copy_location(ast.BoolOp(ast.Or(), [no, *bodies]), no)
+    return Expression(" or ".join(f"({expression.text})" for expression in expressions), names, _compile(either))
+
+
 def _compile(body: ast.expr) -> Compiled:
     """A function of the values, of a body that `_rewritten` wrote."""
     function: Any = ast.parse("lambda _values: None", mode="eval")

@@ -86,9 +86,7 @@ class _Child:
             return None
         if answer is None:
             self.kill()
-            return Death(
-                "hung", f"the campaign was not over after {job.time_limit_s:g} s, and its tuner was ended"
-            )
+            return Death("hung", f"the campaign was not over after {job.time_limit_s:g} s, and its tuner was ended")
         with suppress(subprocess.TimeoutExpired):  # it closed its end; how it ends is known a moment later
             self._process.wait(_LAST_WORDS_S)
         return Death("died", f"the tuner's process died ({_cause(self.kill())})")

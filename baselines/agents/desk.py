@@ -29,6 +29,11 @@ MAX_REASKS = 4
 MAX_DRAWS = 200
 """Random recipes in a row that may all be known already before the space counts as exhausted."""
 
+MAX_REASON = 300
+"""Characters of a role's reasoning that a proposal gives as its reason."""
+
+STRAY = "the agents had nothing usable to say: a random legal recipe"
+
 MAX_MESSAGE = 600
 """Characters of a run's own message that are shown to a role."""
 
@@ -286,17 +291,15 @@ class Desk(ABC):
         if checked.faults:
             self.refuse(checked)
             return None
-        return propose(self.task, checked.recipe, draft.reasoning[:300] or "no reason given"), step
+        return propose(self.task, checked.recipe, _sentence(draft.reasoning) or "no reason given"), step
 
     def _stray(self) -> list[tuple[Proposal, Step]]:
         for _ in range(MAX_DRAWS):
             recipe = self.task.space.sample(self._rng)
             if not self.history.known(recipe):
-                step = Step(changes={}, lever="", stray=True)
+                step = Step(stray=True)
                 self.trace.append(step)
-                return [
-                    (propose(self.task, recipe, "the agents had nothing usable to say: a random legal recipe"), step)
-                ]
+                return [(propose(self.task, recipe, STRAY), step)]
         self.stop_reason = "nothing new was found in the search space"
         return []
 
@@ -307,15 +310,19 @@ def _measured(trial: Trial, report: RunReport | None) -> dict[str, Any]:
         return {}
     total = sum(report.breakdown_s.values())
     peak, capacity = trial.peak_memory_bytes, report.memory_capacity_bytes
+    parts = report.breakdown_s.items() if total > 0 else ()
     facts = {
         "tokens_per_s_per_gpu": _rounded(report.tokens_per_s_per_gpu),
         "memory_share": _rounded(peak / capacity) if peak and capacity else None,
-        "shares": {part: _rounded(seconds / total) for part, seconds in report.breakdown_s.items()}
-        if total > 0
-        else {},
+        "shares": {part: _rounded(seconds / total) for part, seconds in parts},
         "message": report.message[:MAX_MESSAGE],
     }
     return {key: value for key, value in facts.items() if value not in (None, "")}
+
+
+def _sentence(text: str) -> str:
+    """The beginning of what a model wrote, on one line and without characters that a terminal would obey."""
+    return "".join(sign for sign in " ".join(text.split()) if sign.isprintable())[:MAX_REASON]
 
 
 def _rounded(figure: float | None) -> float | None:

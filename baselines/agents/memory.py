@@ -7,6 +7,16 @@ from typing import Any
 
 from baselines.agents.cards import Facts
 
+IN_WORDS = (
+    "Formulas. Weights, gradients and optimizer take 6 + 12/d bytes per parameter of a GPU, d the ranks that share its "
+    "optimizer state; dense parameters are split over tp and pp, experts over ep, etp and pp. Activations take, per "
+    "layer and token, what the layer keeps for its backward pass, less what is computed again; tokens per GPU and "
+    "micro-batch are mbs * seq_len / (tp * cp); the first stage holds pp micro-batches, with virtual stages "
+    "pp * (1 + (pp - 1) / (pp * vpp)). Sizes must divide: tp * pp * cp and pp * ep * etp the GPUs, ep the experts, mbs "
+    "times the data-parallel ranks the global batch; with virtual stages pp the number of micro-batches."
+)
+"""What `expected_bytes` and `thumb.divides` compute, for the reader of a prompt."""
+
 FIXED_BYTES = 8e9
 """CUDA context, communicators, workspaces: a round figure of this project."""
 

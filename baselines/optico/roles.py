@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from baselines.agents.cards import Facts
+from baselines.agents.memory import IN_WORDS
 from baselines.agents.pool import Role
 from baselines.agents.replies import LEVERS, TEXT, changes_schema, object_schema, proposal_schema, review_schema
 
@@ -45,7 +46,8 @@ def _checker(card: Facts) -> Role:
         name="checker",
         inception=_inception(
             "You are the resource checker. You judge one proposal before it is paid for: does it start, does it fit in "
-            "memory, does it use the hardware well? You may suggest an edit; you never propose a strategy of your own."
+            "memory, does it use the hardware well? You may suggest an edit; you never propose a strategy of your own. "
+            f"{IN_WORDS}"
         ),
         awaits=frozenset({"proposal"}),
         reads={"incumbent": 1, "proposal": 1},

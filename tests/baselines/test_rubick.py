@@ -8,7 +8,7 @@ import pytest
 from attune_lab.contracts import UserError
 from attune_lab.testing import TunerContract
 from baselines.common.pricelist import explore
-from baselines.rubick import PARTS, FormulaModel, Rubick, _terms, expected_improvement
+from baselines.rubick import PARTS, FormulaModel, Rubick, _terms
 from tests.baselines.small_task import as_predicted, campaign, ended, small_task
 
 
@@ -56,13 +56,6 @@ def test_runs_without_a_profile_are_enough() -> None:
     before = model.seconds(seen)
     model.fit(seen, [ended("run", "ok", seconds=1.3 * s) for s in before])
     assert model.seconds(seen) == pytest.approx(1.3 * before, rel=0.05)
-
-
-def test_expected_improvement_agrees_with_drawing() -> None:
-    rng = np.random.default_rng(0)
-    gain, spread = np.array([0.1, -0.1, 0.0]), np.array([0.05, 0.1, 0.2])
-    drawn = np.maximum(rng.normal(gain, spread, size=(200_000, 3)), 0.0).mean(axis=0)
-    assert expected_improvement(gain, spread) == pytest.approx(drawn, abs=1e-3)
 
 
 def test_it_beats_the_cost_model_where_that_is_wrong() -> None:

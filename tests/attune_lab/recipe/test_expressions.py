@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attune_lab.recipe.expressions import FUNCTIONS, UnknownName, compile_expression, version
+from attune_lab.recipe.expressions import FUNCTIONS, UnknownName, any_of, compile_expression, version
 
 NAMES = {"tp": 2, "pp": 4, "ep": 8, "frac": 0.25, "on": True, "off": False, "unset": None}
 
@@ -140,3 +140,16 @@ def test_no_text_does_more_than_say_that_it_is_none(text: str) -> None:
     """Nothing but the two errors of the language gets out, and nothing hangs."""
     with suppress(UnknownName, ValueError):
         compile_expression(text).evaluate({"tp": (2, "x")})
+
+
+@given(st.lists(conditions(), min_size=1, max_size=4))
+def test_any_of_is_what_its_parts_are(texts: list[str]) -> None:
+    parts = [compile_expression(text) for text in texts]
+    try:
+        expected = any(part.evaluate(NAMES) for part in parts)
+    except ValueError:
+        with pytest.raises(ValueError, match="expression"):
+            any_of(parts).evaluate(NAMES)
+        return
+    assert bool(any_of(parts).evaluate(NAMES)) is expected
+    assert any_of(parts).names == set().union(*(part.names for part in parts))
