@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from attune_lab.campaign.budget import US_PER_HOUR
@@ -181,6 +182,28 @@ class ScriptedTuner:
     def tell(self, proposal: Proposal, report: RunReport) -> None:
         """Keep it."""
         self.told.append((proposal, report))
+
+
+class UniformDraws:
+    """Draws legal recipes from the space uniformly, none twice; the seed decides which. It learns nothing."""
+
+    name = "uniform"
+
+    def __init__(self, task: TuningTask) -> None:
+        self._task, self._rng = task, np.random.default_rng(task.seed)
+        self._seen = {task.baseline.digest}
+
+    def ask(self) -> Proposal | None:
+        """A recipe not seen before; None after 1000 draws of known ones."""
+        for _ in range(1000):
+            recipe = self._task.space.sample(self._rng)
+            if recipe.digest not in self._seen:
+                self._seen.add(recipe.digest)
+                return Proposal(recipe, self._task.space.changed(self._task.baseline, recipe), "uniform draw")
+        return None
+
+    def tell(self, proposal: Proposal, report: RunReport) -> None:
+        """Nothing is learnt."""
 
 
 class TunerContract:
