@@ -1,21 +1,19 @@
-"""Deletes tuners of `baselines` with their tests from copies of the last commit; shows that everything else still works.
+"""Deletes tuners of `baselines` with their tests from copies of the last commit; shows that all else still works.
 
 python scripts/unplug.py [NAME ...] [--run tests/baselines tests/attune_lab/study]
 
-One at a time, by default every tuner and wrapper. Checked are lint, collection of all tests, loading of the other tuners
-and the studies of `attune reproduce`; `--run` runs tests besides. The copy's own entry points are in force.
+One at a time, by default every tuner and wrapper. Checked are lint, collection of all tests, loading of the others and
+the studies of `attune reproduce`; `--run` runs tests besides. The copy's own entry points are in force.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tomllib
 from pathlib import Path
@@ -41,7 +39,7 @@ def entry_points(project: Path) -> dict[str, dict[str, str]]:
 def unplug(name: str, module: str, copy: Path) -> None:
     """Make ``copy`` the tree without that tuner, its tests and its entry point, installed for what runs in it."""
     tree = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-    tarfile.open(fileobj=io.BytesIO(tree)).extractall(copy, filter="data")
+    subprocess.run(["tar", "-x", "-C", copy], input=tree, check=True)
     own = copy / module.replace(".", "/")
     shutil.rmtree(own) if own.is_dir() else own.with_suffix(".py").unlink()
     for test in (copy / "tests").rglob("*.py"):
@@ -73,7 +71,11 @@ def main() -> None:
                 command, there = [sys.executable, *words], {**os.environ, "PYTHONPATH": copy}
                 done = subprocess.run(command, check=False, cwd=copy, env=there, capture_output=True, text=True)
                 broken |= done.returncode != 0
-                print(f"without {name}: {words[-1].strip()[-40:]}", "broke" if done.returncode else "holds", flush=True)
+                print(
+                    f"without {name}: {' '.join(words).splitlines()[0]}",
+                    "broke" if done.returncode else "holds",
+                    flush=True,
+                )
                 print(f"{done.stdout}{done.stderr}" if done.returncode else "", end="", flush=True)
     sys.exit(broken)
 
