@@ -17,6 +17,7 @@ from attune_lab.recipe.coupling import KEPT_WHILE, SPLIT_KEYS, settle
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.recipe import Recipe, Value
 from attune_lab.recipe.registry import registry
+from attune_lab.recipe.remembered import remembered
 from attune_lab.recipe.shape import defaults
 from simulator.hardware import ClusterSpec
 
@@ -231,3 +232,13 @@ def _everything(recipe: Recipe) -> dict[str, Any]:
         **{f"the version of {name}": text for name, text in recipe.versions.items()},
         "stack": recipe.stack,
     }
+
+
+@remembered(last=4)
+def search_space(baseline: Recipe, cluster: ClusterSpec, approvals: tuple[str, ...] = ()) -> SearchSpace:
+    """The space around a baseline, one for all campaigns that share it: counting its points takes longer than a run.
+
+    Raises:
+        UserError: see `SearchSpace`.
+    """
+    return SearchSpace(baseline, cluster, approvals)

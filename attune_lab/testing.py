@@ -185,25 +185,28 @@ class ScriptedTuner:
 
 
 class UniformDraws:
-    """Draws legal recipes from the space uniformly, none twice; the seed decides which. It learns nothing."""
+    """Proposes recipes drawn uniformly from the space, each until told, none twice. ``told`` keeps what it heard."""
 
     name = "uniform"
 
     def __init__(self, task: TuningTask) -> None:
         self._task, self._rng = task, np.random.default_rng(task.seed)
-        self._seen = {task.baseline.digest}
+        self._next, self._known = task.baseline, {task.baseline.digest}
+        self.told: list[tuple[Proposal, RunReport]] = []
 
     def ask(self) -> Proposal | None:
-        """A recipe not seen before; None after 1000 draws of known ones."""
+        """A recipe it was not told of; None when 1000 draws gave none."""
         for _ in range(1000):
-            recipe = self._task.space.sample(self._rng)
-            if recipe.digest not in self._seen:
-                self._seen.add(recipe.digest)
-                return Proposal(recipe, self._task.space.changed(self._task.baseline, recipe), "uniform draw")
+            if self._next.digest not in self._known:
+                changed = self._task.space.changed(self._task.baseline, self._next)
+                return Proposal(self._next, changed, "uniform draw")
+            self._next = self._task.space.sample(self._rng)
         return None
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
-        """Nothing is learnt."""
+        """Keep it."""
+        self._known.add(proposal.recipe.digest)
+        self.told.append((proposal, report))
 
 
 class TunerContract:

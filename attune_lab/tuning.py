@@ -73,12 +73,12 @@ def tune_recipe(
         EnvironmentFault: disk, database or another process in the way.
     """
     from attune_lab.gate import CampaignGate, OpenGate
-    from attune_lab.space import SearchSpace
+    from attune_lab.space import search_space
 
     budget = parse_budget(request.budget)
     factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    space = SearchSpace(bench.baseline, bench.cluster, approvals=request.approvals)
+    space = search_space(bench.baseline, bench.cluster, request.approvals)
     spec = _spec(request, budget, bench)
     _try_tuner(factory, _trial_task(spec, bench, space))
     out = request.out or default_folder(request)

@@ -17,10 +17,11 @@ import numpy as np
 
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Estimate, Proposal, RunReport, Tuner, TuningTask
 from attune_lab.recipe import Recipe, Value
+from attune_lab.workbench import TunerFactory
 from baselines.common.moves import moves
 from baselines.common.pricing import Pricing
 from baselines.common.proposals import propose
-from baselines.common.wrapping import TunerFactory, Wrapping
+from baselines.common.wrapping import Wrapping
 
 ENOUGH = 4
 """So many recipes that run, the baseline among them, end the first stage."""

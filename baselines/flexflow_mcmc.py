@@ -24,6 +24,7 @@ from baselines.common.options import Option, read_options
 from baselines.common.planned import Plan, PlannedTuner
 from baselines.common.pricing import Pricing
 from baselines.common.proposals import propose
+from baselines.common.refusals import Refusals
 
 OPTIONS = {
     "beta": Option(50.0, least=0.1, most=1e6),
@@ -52,6 +53,7 @@ class FlexFlowMCMC(PlannedTuner):
         self._options = read_options(self.name, task.options, OPTIONS)
         super().__init__(task)
         self._pricing = Pricing(task, self.history)
+        self._refusals = Refusals(task, self.history)
         self._visited: dict[str, Recipe] = {}
 
     def plan(self) -> Plan:
@@ -59,7 +61,7 @@ class FlexFlowMCMC(PlannedTuner):
         self._walk()
         twins: set[tuple[float, float]] = set()
         while ranked := self._ranked(twins):
-            recipe, estimate = ranked[0]
+            recipe, estimate = next((pair for pair in ranked if not self._refusals.expects(pair[0])), ranked[0])
             twins.add(_figures(estimate))
             yield propose(self.task, recipe, "the best state of the chains that was not run yet", estimate)
         return "every state of the chains that is expected to fit has been run"

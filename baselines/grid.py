@@ -6,11 +6,12 @@ and reports the fastest. It learns nothing on the way. **Source:** NeMo Auto Con
 nemo/collections/llm/tools/auto_configurator/core/training_config.py (grid, windows and nesting of the loops).
 
 Faithful: the grid's axes, flags left as the recipe has them, and a window of model-parallel sizes from the smallest
-that holds the training state to eight times that, which is the table's pattern (23 B: 4 to 8, 95 B: 8 to 64, 395 B: 64
-to 512 at 80 GB). Reconstructed: sizes are the space's own; the recipe's context and expert parallelism and virtual
-stages, with their neighbours, stand in for the user's lists; checkpointing has the space's levels. The loops' own order
-would spend a small budget on one corner of the grid, so by default points near the recipe come first, and what the cost
-model expects not to fit is left out; ``order=nested`` and ``memory=false`` are the tool's own behaviour.
+that holds the training state to eight times that, which is the table's pattern for large models (130 B: 16 to 128,
+195 B: 32 to 256, 395 B: 64 to 512 at 80 GB). Reconstructed: sizes are the space's own; the recipe's context and
+expert parallelism and virtual stages, with their neighbours, stand in for the user's lists; checkpointing has the
+space's levels. The loops' own order would spend a small budget on one corner of the grid, so by default points near
+the recipe come first, and what the cost model expects not to fit is left out; ``order=nested`` and ``memory=false``
+are the tool's own behaviour.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from attune_lab.contracts import Proposal, RunReport, Tuner, TuningTask
 from attune_lab.recipe import Recipe
+from attune_lab.workbench import TunerFactory
 from baselines.common.pricing import Pricing
 from baselines.common.proposals import propose
 from baselines.common.recomputation import stronger
-from baselines.common.wrapping import TunerFactory, Wrapping
+from baselines.common.wrapping import Wrapping
 
 
 @dataclass(frozen=True)

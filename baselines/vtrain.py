@@ -16,6 +16,7 @@ from baselines.common.options import Option, read_options
 from baselines.common.planned import Plan, PlannedTuner
 from baselines.common.proposals import propose
 from baselines.common.ranking import ranked_recipes
+from baselines.common.refusals import Refusals
 
 OPTIONS = {"k": Option(80, least=1, most=1000), "margin": Option(0.03, least=0.0, most=0.9)}
 
@@ -36,9 +37,15 @@ class VTrain(PlannedTuner):
         super().__init__(task)
 
     def plan(self) -> Plan:
-        """The ranking, from the fastest on."""
+        """The ranking, from the fastest on; what looks like recipes that were refused comes last."""
         limit = 1.0 - self._options["margin"]
         ranking = ranked_recipes(self.task.baseline, self.task.cluster, self._options["k"], memory_limit=limit)
+        refusals, left_out = Refusals(self.task, self.history), []
         for rank, found in enumerate(ranking, start=1):
-            yield propose(self.task, found.recipe, f"rank {rank} of all layouts by the cost model", found.estimate)
+            proposal = propose(self.task, found.recipe, f"rank {rank} by the cost model", found.estimate)
+            if refusals.expects(found.recipe):
+                left_out.append(proposal)
+            else:
+                yield proposal
+        yield from left_out
         return f"the {len(ranking)} recipes ranked highest have been run"

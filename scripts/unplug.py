@@ -1,4 +1,4 @@
-"""Deletes tuners of `baselines` with their tests from copies of the last commit; shows that all else still works.
+"""Deletes tuners of `baselines`, with tests and benchmarks, from copies of the last commit: all else still works.
 
 python scripts/unplug.py [NAME ...] [--run tests/baselines tests/attune_lab/study]
 
@@ -37,14 +37,14 @@ def entry_points(project: Path) -> dict[str, dict[str, str]]:
 
 
 def unplug(name: str, module: str, copy: Path) -> None:
-    """Make ``copy`` the tree without that tuner, its tests and its entry point, installed for what runs in it."""
+    """Make ``copy`` the tree without that tuner, its tests and its entry point, installed for what runs there."""
     tree = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", copy], input=tree, check=True)
     own = copy / module.replace(".", "/")
     shutil.rmtree(own) if own.is_dir() else own.with_suffix(".py").unlink()
-    for test in (copy / "tests").rglob("*.py"):
-        if re.search(rf"^\s*(from|import) {module}\b", test.read_text(), re.MULTILINE):
-            test.unlink()
+    for file in [*(copy / "tests").rglob("*.py"), *(copy / "benchmarks").glob("*.py")]:
+        if re.search(rf"(?m)^\s*(from|import) {module}\b", file.read_text()):
+            file.unlink()
     project = copy / "pyproject.toml"
     project.write_text(re.sub(rf'(?m)^{name} = "baselines\..*\n', "", project.read_text()))
     info = copy / "attune_lab-0.dist-info"
@@ -61,22 +61,18 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--run", nargs="+", default=[], metavar="TESTS")
     options, broken = parser.parse_args(), False
-    groups = entry_points(ROOT / "pyproject.toml")
-    known = groups["attune.tuners"] | groups["attune.wrappers"]
-    for name in options.names or [name for name, to in known.items() if to.startswith("baselines.")]:
-        checks = [["-c", LOADS.format(name=name)], ["-m", "ruff", "check", "."], ["-m", "pytest", "--collect-only"]]
+    groups = entry_points(ROOT / "pyproject.toml").values()
+    known = {name: to for group in groups for name, to in group.items() if to.startswith("baselines.")}
+    for name in options.names or known:
+        checks = [["-c", LOADS.format(name=name)], ["-m", "ruff", "check"], ["-m", "pytest", "--collect-only"]]
         with tempfile.TemporaryDirectory() as copy:
             unplug(name, known[name].split(":")[0], Path(copy))
             for words in [*checks, *([["-m", "pytest", *options.run]] if options.run else [])]:
                 command, there = [sys.executable, *words], {**os.environ, "PYTHONPATH": copy}
                 done = subprocess.run(command, check=False, cwd=copy, env=there, capture_output=True, text=True)
                 broken |= done.returncode != 0
-                print(
-                    f"without {name}: {' '.join(words).splitlines()[0]}",
-                    "broke" if done.returncode else "holds",
-                    flush=True,
-                )
-                print(f"{done.stdout}{done.stderr}" if done.returncode else "", end="", flush=True)
+                how = f"broke\n{done.stdout}{done.stderr}" if done.returncode else "holds"
+                print(f"without {name}: {' '.join(words).strip()[-60:]} {how}", flush=True)
     sys.exit(broken)
 
 

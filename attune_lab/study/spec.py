@@ -261,7 +261,8 @@ def parse_study(text: str, *, where: str = "study", folder: Path = Path()) -> St
     try:
         return StudySpec.model_validate(written, context={"folder": folder})
     except ValidationError as error:
-        raise UserError(f"{where}: {'; '.join(_clauses(error))}") from error
+        said = " ".join("; ".join(_clauses(error)).split())  # on one line, whatever it quotes
+        raise UserError(f"{where}: {said}") from error
 
 
 def stored_study(text: bytes) -> StudySpec:

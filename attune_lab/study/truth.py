@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.cluster.simulated import world_seed
-from attune_lab.space import SearchSpace
+from attune_lab.space import search_space
 from attune_lab.study.oracle import Oracle
 from attune_lab.workbench import open_workbench
 from simulator.world import Conditions, World
@@ -22,7 +22,7 @@ def oracle_of(request: TuneRequest) -> Oracle:
         UserError: the recipe cannot start there.
     """
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    space = SearchSpace(bench.baseline, bench.cluster, approvals=request.approvals)
+    space = search_space(bench.baseline, bench.cluster, request.approvals)
     world = World.draw(world_seed(request.seed), bench.cluster, conditions=Conditions(**dict(request.conditions)))
     return Oracle(space, world)
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
 from attune_lab.contracts import Proposal, RunReport, Tuner, TuningTask
 from baselines.common.history import History
-
-TunerFactory: TypeAlias = Callable[[TuningTask], Tuner]
 
 
 class Wrapping(ABC):

@@ -48,7 +48,9 @@ def test_the_inner_tuner_is_told_everything():
     task = small_task()
     tuner = FeasibleFirst(UniformDraws)(task)
     log = campaign(tuner, task, lambda recipe: ("ok", 1.0), runs=6)
-    assert len({proposal.recipe.digest for proposal, _ in log}) == 6
+    heard = [proposal.recipe.digest for proposal, _ in tuner.inner.told]
+    assert heard == [task.baseline.digest, *(proposal.recipe.digest for proposal, _ in log)]
+    assert len(set(heard)) == 7
     assert tuner.stop_reason == ""
 
 

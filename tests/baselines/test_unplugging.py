@@ -1,4 +1,4 @@
-"""Any tuner can be deleted with its tests, and everything else still works: nothing else leans on it."""
+"""Any tuner can be deleted with its tests and benchmarks, and everything else still works: nothing else leans on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {
 PLUGGED = sorted(set(NAMES.values()))
 ROOMS = ("attune_lab", "baselines", "benchmarks", "experiments", "scripts", "simulator", "tests")
 SOURCES = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
-TESTS = ROOT / "tests"
+TESTS, BENCHMARKS = ROOT / "tests", ROOT / "benchmarks"
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -58,7 +58,10 @@ def own_files(module: str) -> set[Path]:
 @pytest.mark.parametrize("module", PLUGGED)
 def test_no_other_code_leans_on_it(module: str) -> None:
     assert own_files(module)
-    assert {path for path in leaning_on(module) - own_files(module) if TESTS not in path.parents} == set()
+    others = leaning_on(module) - own_files(module)
+    assert {path for path in others if not {TESTS, BENCHMARKS} & {*path.parents}} == set()
+    for benchmark in others & {*BENCHMARKS.iterdir()}:
+        assert leaning_on(f"benchmarks.{benchmark.stem}") | leaning_on(benchmark.stem) <= others
 
 
 @pytest.mark.parametrize("module", PLUGGED)

@@ -23,6 +23,7 @@ def test_one_object_with_every_section():
     assert whole["runs"] > 0 < part["runs"]
     assert min(whole["runs_per_s"], whole["runs_per_cpu_s"], whole["campaign_s"]) > 0
     assert part["p90_ms"] >= part["median_ms"] > 0
+    assert part["median_cpu_ms"] > 0
     peer = figures["optuna"]
     assert "absent" in peer or (peer["trials"] == 2 and peer["ratio"] > 0 and peer["parameters"] > 10)
 
