@@ -14,18 +14,21 @@ from attune_lab.study.engines import Engine
 from attune_lab.study.run import StudyObserver, run_study
 from attune_lab.study.spec import StudySpec
 from attune_lab.study.tables import Tables
+from experiments.reproduce.claims import Claim
 
 QUICK_WORLDS, QUICK_BUDGET = 1, "16x"
 
 
 @dataclass(frozen=True)
 class Section:
-    """One of the paper's tables as it came out here: sentences, tables, and pictures by caption (SVG)."""
+    """One of the paper's tables as it came out here: sentences, claims, tables, and pictures by caption (SVG)."""
 
     title: str
     intro: str
+    claims: Sequence[Claim]
     tables: Sequence[Table]
     pictures: Mapping[str, str] = field(default_factory=dict)
+    provenance: str = "simulated"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def reproduce(bench: Bench) -> Section:
         name: bench.study("sensitivity", label=f"sensitivity-{number}", **changes).campaigns
         for number, (name, changes) in enumerate(VARIANTS.items())
     }
-    return Section("Sensitivity", INTRODUCTION, [table(frames)])
+    return Section("Sensitivity", INTRODUCTION, [], [table(frames)])
 
 
 def table(frames: Mapping[str, pd.DataFrame]) -> Table:
