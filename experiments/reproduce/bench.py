@@ -63,14 +63,26 @@ class Bench:
 
 def shipped_study(name: str, **changes: Any) -> StudySpec:
     """The study file ``name`` of this package; ``changes`` replace its keys. Tuners not installed are left out."""
-    from ruamel.yaml import YAML
-
-    path = files("experiments.reproduce").joinpath(f"studies/{name}.yaml")
-    written = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    tuners = [tuner for tuner in written["tuners"] if _installed(tuner if isinstance(tuner, str) else tuner["name"])]
+    written = _written(name)
+    tuners = [tuner for tuner in written["tuners"] if _installed(tuner)]
     return StudySpec.model_validate({**written, "tuners": tuners, **changes})
 
 
-def _installed(tuner: str) -> bool:
-    name, *wrappers = tuner.split("+")
-    return name in workbench.tuner_entry_points() and set(wrappers) <= workbench.wrapper_entry_points().keys()
+def has_tuners(name: str) -> bool:
+    """Whether any tuner of the study file ``name`` is installed."""
+    return any(_installed(tuner) for tuner in _written(name)["tuners"])
+
+
+def _written(name: str) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
+    path = files("experiments.reproduce").joinpath(f"studies/{name}.yaml")
+    written: dict[str, Any] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    return written
+
+
+def _installed(tuner: str | dict[str, Any]) -> bool:
+    """Whether a tuner as a study file names it, and every wrapper around it, is installed."""
+    name, *wrappers = (tuner if isinstance(tuner, str) else tuner["name"]).split("+")
+    known = workbench.wrapper_entry_points()
+    return name in workbench.tuner_entry_points() and all(wrapper in known for wrapper in wrappers)
