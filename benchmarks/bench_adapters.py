@@ -1,6 +1,6 @@
-"""The adapters around Optuna and scikit-optimize against the libraries' own loops, on five closed-form problems.
+"""The adapter around Optuna against the library's own loop, on five closed-form problems.
 
-python benchmarks/bench_adapters.py [--json] [--evaluations 40] [--seeds 10] [--samplers "skopt ET" ...]
+python benchmarks/bench_adapters.py [--json] [--evaluations 40] [--seeds 10] [--samplers "optuna GP" ...]
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import json
 import statistics
 import sys
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from baselines.common.model_tuner import Sampler
 from baselines.common.optuna_library import optuna
 from baselines.common.optuna_sampler import OptunaSampler
 from baselines.common.outcomes import Outcome
-from baselines.scikit_optimize import Settings, SkoptSampler, dimensions_of, estimator, skopt
 
 sys.path.insert(0, str(Path(__file__).parent))
 from closed_form import PROBLEMS, Point, Problem
@@ -57,44 +55,6 @@ def optuna_loop(problem: Problem, sampler: Any, evaluations: int) -> Trace:
     return trace
 
 
-def skopt_adapter(problem: Problem, settings: Settings, seed: int, evaluations: int) -> Trace:
-    """What the adapter makes of a problem with scikit-optimize; the limit is known to it beforehand."""
-    sampler = SkoptSampler(
-        problem.choices, settings, seed, ordered=problem.ordered, legal=lambda point: problem.violation(point) <= 0
-    )
-    return by_adapter(problem, sampler, evaluations)
-
-
-def skopt_loop(problem: Problem, settings: Settings, seed: int, evaluations: int) -> Trace:
-    """The same with scikit-optimize's own loop, with the same surrogate, acquisition and number of candidates."""
-    trace: Trace = []
-    keys = list(problem.choices)
-
-    def point(places: Sequence[Any]) -> Point:
-        return {key: problem.choices[key][int(place)] for key, place in zip(keys, places, strict=True)}
-
-    def objective(places: Sequence[Any]) -> float:
-        found = point(places)
-        trace.append((found, problem.value(found), problem.violation(found)))
-        return trace[-1][1]
-
-    dimensions = dimensions_of(problem.choices, problem.ordered)
-    with warnings.catch_warnings(action="ignore"):  # of points evaluated before
-        skopt().optimizer.base_minimize(
-            objective,
-            dimensions,
-            estimator(settings, dimensions, seed),
-            n_calls=evaluations,
-            n_initial_points=settings.startup,
-            acq_func=settings.acquisition,
-            acq_optimizer="sampling",
-            n_points=settings.candidates,
-            random_state=seed,
-            space_constraint=lambda places: problem.violation(point(places)) <= 0,
-        )
-    return trace
-
-
 def best(trace: Trace) -> float:
     """The best value that keeps the limit; infinite where none does."""
     return min((value for _, value, violation in trace if violation <= 0), default=float("inf"))
@@ -110,7 +70,10 @@ def gp(seed: int) -> Any:
     return optuna().samplers.GPSampler(seed=seed, n_startup_trials=8)
 
 
-PAIRS: dict[str, tuple[Callable[[Problem, int, int], Trace], Callable[[Problem, int, int], Trace]]] = {
+Run = Callable[[Problem, int, int], Trace]
+"""Problem, seed, evaluations -> trace."""
+
+PAIRS: dict[str, tuple[Run, Run]] = {
     "optuna TPE": (
         lambda problem, seed, count: optuna_adapter(problem, tpe(seed), count),
         lambda problem, seed, count: optuna_loop(problem, tpe(seed), count),
@@ -119,42 +82,32 @@ PAIRS: dict[str, tuple[Callable[[Problem, int, int], Trace], Callable[[Problem, 
         lambda problem, seed, count: optuna_adapter(problem, gp(seed), count),
         lambda problem, seed, count: optuna_loop(problem, gp(seed), count),
     ),
-    "skopt ET": (
-        lambda problem, seed, count: skopt_adapter(problem, Settings("ET"), seed, count),
-        lambda problem, seed, count: skopt_loop(problem, Settings("ET"), seed, count),
-    ),
-    "skopt RF": (
-        lambda problem, seed, count: skopt_adapter(problem, Settings("RF"), seed, count),
-        lambda problem, seed, count: skopt_loop(problem, Settings("RF"), seed, count),
-    ),
-    "skopt GP": (
-        lambda problem, seed, count: skopt_adapter(problem, Settings("GP"), seed, count),
-        lambda problem, seed, count: skopt_loop(problem, Settings("GP"), seed, count),
-    ),
 }
-"""Adapter and library loop by name: problem, seed, evaluations -> trace."""
+"""Adapter and library loop by name."""
 
 
-def compare(name: str, problem: Problem, seeds: int, evaluations: int) -> dict[str, Any]:
+def compare(pair: tuple[Run, Run], problem: Problem, seeds: int, evaluations: int) -> dict[str, Any]:
     """Mean best value of an adapter and of its library's loop over the same seeds, and seconds a campaign."""
-    row: dict[str, Any] = {"sampler": name, "problem": problem.name}
-    for side, run in zip(("adapter", "library"), PAIRS[name], strict=True):
+    row: dict[str, Any] = {"problem": problem.name}
+    for side, run in zip(("adapter", "library"), pair, strict=True):
         start = time.process_time()
         row[side] = statistics.fmean(best(run(problem, seed, evaluations)) for seed in range(seeds))
         row[f"{side}_cpu_s"] = (time.process_time() - start) / seeds
     return row
 
 
-def main() -> None:
+def main(pairs: Mapping[str, tuple[Run, Run]]) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--evaluations", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--samplers", nargs="+", choices=PAIRS, default=list(PAIRS))
+    parser.add_argument("--samplers", nargs="+", choices=pairs, default=list(pairs))
     options = parser.parse_args()
     rows = [
-        compare(name, problem, options.seeds, options.evaluations) for name in options.samplers for problem in PROBLEMS
+        {"sampler": name, **compare(pairs[name], problem, options.seeds, options.evaluations)}
+        for name in options.samplers
+        for problem in PROBLEMS
     ]
     if options.json:
         print(json.dumps({"evaluations": options.evaluations, "seeds": options.seeds, "rows": rows}, indent=1))
@@ -166,4 +119,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(PAIRS)

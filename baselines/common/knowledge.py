@@ -37,7 +37,7 @@ class Knowledge:
     def __init__(self, task: TuningTask, prices: PriceList) -> None:
         self.task, self.prices, self.history = task, prices, History()
         self._refusals, self._breakdowns = Causes(), Causes()
-        self._memory = Offsets(MEMORY_LEVELS, OWN_MEMORY)
+        self._memory = Offsets(MEMORY_LEVELS, OWN_MEMORY, slow_nodes=False)
         self._time = Offsets(TIME_LEVELS, OWN_ERROR)
         self._rng = np.random.default_rng(task.seed)
         self._refit()
@@ -98,7 +98,8 @@ class Knowledge:
     def improvement(self, seconds: Floats, spread: Floats) -> Floats:
         """The improvement expected of step times with this relative spread."""
         best_s = self.history.best_s
-        return expected_improvement(np.log((best_s if math.isfinite(best_s) else seconds.min()) / seconds), spread)
+        to_beat = best_s if math.isfinite(best_s) else seconds.min(initial=math.inf)
+        return expected_improvement(np.log(to_beat / seconds), spread)
 
     def crowding(self, points: Sequence[Priced]) -> Floats:
         """Factor on the seconds of each recipe when good ones are looked for: above 1 where memory is expected to be

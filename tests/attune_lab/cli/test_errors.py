@@ -164,7 +164,7 @@ def test_json_of_every_catalogue_is_one_object(attune):
 
 def test_options_the_tuner_does_not_have_are_refused_before_anything_is_spent(attune, tmp_path):
     out = tmp_path / "c"
-    assert "policy" in _refused(attune(*_tune(**{"--tuner": "random", "--policy": "catalog", "--out": str(out)})))
+    assert "depth" in _refused(attune(*_tune(**{"--tuner": "attune", "--option": "depth=3", "--out": str(out)})))
     assert not out.exists()
 
 
