@@ -42,6 +42,10 @@ OPTIONS = {
     **STUDY_OPTIONS,
 }
 
+NEAR = 5
+"""Candidates for each parameter that the tuner adds near the best. With thirty parameters they decide: on development
+worlds of GLM-4.5 the share of runs that ended well rose from 13 to 64 %. With two to six they do not help."""
+
 BEST = 5
 """Told points around which candidates are drawn."""
 
@@ -63,7 +67,7 @@ class Settings:
     acquisition: str = "EI"
     startup: int = 8
     candidates: int = 300
-    near: int = 5
+    near: int = 0
     trees: int = 50
 
 
@@ -209,7 +213,7 @@ class Skopt(ModelTuner):
                 "choose ET, RF or GP"
             )
         points = Points(task)
-        settings = Settings(options["estimator"], options["acquisition"], options["startup"])
+        settings = Settings(options["estimator"], options["acquisition"], options["startup"], near=NEAR)
         sampler = SkoptSampler(
             points.choices,
             settings,
