@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from attune_lab.campaign.budget import US_PER_HOUR
@@ -180,6 +181,31 @@ class ScriptedTuner:
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
         """Keep it."""
+        self.told.append((proposal, report))
+
+
+class UniformDraws:
+    """Proposes recipes drawn uniformly from the space, each until told, none twice. ``told`` keeps what it heard."""
+
+    name = "uniform"
+
+    def __init__(self, task: TuningTask) -> None:
+        self._task, self._rng = task, np.random.default_rng(task.seed)
+        self._next, self._known = task.baseline, {task.baseline.digest}
+        self.told: list[tuple[Proposal, RunReport]] = []
+
+    def ask(self) -> Proposal | None:
+        """A recipe it was not told of; None when 1000 draws gave none."""
+        for _ in range(1000):
+            if self._next.digest not in self._known:
+                changed = self._task.space.changed(self._task.baseline, self._next)
+                return Proposal(self._next, changed, "uniform draw")
+            self._next = self._task.space.sample(self._rng)
+        return None
+
+    def tell(self, proposal: Proposal, report: RunReport) -> None:
+        """Keep it."""
+        self._known.add(proposal.recipe.digest)
         self.told.append((proposal, report))
 
 

@@ -24,7 +24,7 @@ from attune_lab.contracts import Proposal, TuningTask
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Value
 from baselines.common.offsets import Floats
-from baselines.common.planner import DOUBT, Planner
+from baselines.common.planner import Planner
 from baselines.common.pricelist import Priced
 from baselines.common.proposals import propose
 
@@ -44,6 +44,9 @@ DOUBLING = 0.04
 
 CURIOSITY = 0.05
 """Spread of log step times between what is expected of a structure and what is found: scales the bonus."""
+
+NO_GAIN = 1e-3
+"""Log gains below this only order what is left."""
 
 BETTER = 0.25
 """Share of the runs that count as the better ones."""
@@ -139,22 +142,21 @@ class AutoScout(Planner):
         self._switches = [key for key in task.space.parameters if key not in LAYOUT and key not in STRUCTURE]
 
     def plans(self) -> Mapping[Priced, str]:
-        """The favoured recipe of the structure with the best bound that has a new one."""
+        """The favoured recipe of the structure with the most worth that has a new one."""
         measured = [(one, trial.step_time_s or math.nan) for one, trial in self.knowledge.measured]
         self.ensemble.fit(measured)
         points = [one for one in self.knowledge.prices.good if not self.knowledge.history.known(one.recipe)]
-        slowness = dict(zip(points, self._log_slowness(points), strict=True))
-        arms: dict[tuple[Value, ...], list[Priced]] = defaultdict(list)
-        for one in points:
-            arms[_structure(one)].append(one)
-        bounds = self._bounds(arms, slowness, measured)
         density = self._density(measured)
-        for arm in sorted(arms, key=lambda arm: bounds[arm]):
-            favoured = sorted(arms[arm], key=lambda one: slowness[one] - PULL * density(one))
-            chosen = self.knowledge.first_open(favoured)
+        arms: dict[tuple[Value, ...], list[tuple[float, float, Priced]]] = defaultdict(list)
+        for one, gain, sound in zip(points, self._gains(points, measured), self.knowledge.sound(points), strict=True):
+            favour = _worth(gain + PULL * density(one), sound)
+            arms[_structure(one)].append((_worth(gain, sound), favour, one))
+        for arm in sorted(arms, key=lambda arm: -max(worth for worth, _, _ in arms[arm])):
+            favoured = sorted(arms[arm], key=lambda entry: -entry[1])
+            chosen = self.knowledge.first_open(one for _, _, one in favoured)
             if chosen is not None:
                 named = ", ".join(f"{key} {value}" for key, value in zip(STRUCTURE, arm, strict=True))
-                return {chosen: f"a step may take {math.exp(bounds[arm]):.2f} s with {named}"}
+                return {chosen: f"the structure with {named} has the best bound"}
         return {}
 
     def _choose(self) -> Proposal | None:
@@ -162,32 +164,22 @@ class AutoScout(Planner):
             return propose(self.task, one.recipe, reason, one.estimate)
         return super()._choose()
 
-    def _log_slowness(self, points: Sequence[Priced]) -> Floats:
-        """Expected log seconds, more for what does not fit or may be refused."""
-        sound = np.maximum(self.knowledge.sound(points), 1e-6)
-        return self.ensemble.predict(points) + np.log(self.knowledge.crowding(points)) - DOUBT * np.log(sound)
-
-    def _bounds(
-        self,
-        arms: Mapping[tuple[Value, ...], Sequence[Priced]],
-        slowness: Mapping[Priced, float],
-        measured: Sequence[tuple[Priced, float]],
-    ) -> dict[tuple[Value, ...], float]:
-        """For each arm the log seconds that its best recipe may be hoped to take.
+    def _gains(self, points: Sequence[Priced], measured: Sequence[tuple[Priced, float]]) -> Floats:
+        """Upper bounds of the log gain of each recipe on the best, by its structure.
 
         **Source:** Auer, Cesa-Bianchi & Fischer 2002, Finite-time Analysis of the Multiarmed Bandit Problem, UCB1.
         """
-        errors: dict[tuple[Value, ...], list[float]] = defaultdict(list)
-        expected = self.ensemble.predict([one for one, _ in measured])
-        for (one, seconds), log_s in zip(measured, expected, strict=True):
-            errors[_structure(one)].append(math.log(seconds) - log_s)
-        bounds = {}
-        for arm, recipes in arms.items():
-            pulls = len(errors[arm])
-            found = sum(errors[arm]) / (pulls + 1)  # the prior counts as one pull without error
-            bonus = CURIOSITY * math.sqrt(2.0 * math.log(1 + len(measured)) / (1 + pulls))
-            bounds[arm] = min(slowness[one] for one in recipes) + found - bonus
-        return bounds
+        gains: dict[tuple[Value, ...], list[float]] = defaultdict(list)
+        for (one, seconds), log_s in zip(measured, self.ensemble.predict([one for one, _ in measured]), strict=True):
+            gains[_structure(one)].append(log_s - math.log(seconds))
+        log_s = self.ensemble.predict(points) + np.log(self.knowledge.crowding(points))
+        best = min((math.log(seconds) for _, seconds in measured), default=0.0)
+        found = []
+        for one in points:
+            pulls = gains.get(_structure(one), [])
+            bonus = CURIOSITY * math.sqrt(2.0 * math.log(1 + len(measured)) / (1 + len(pulls)))
+            found.append(sum(pulls) / (len(pulls) + 1) + bonus)  # the prior counts as one pull as expected
+        return np.asarray(best - log_s + np.array(found))
 
     def _density(self, measured: Sequence[tuple[Priced, float]]) -> Callable[[Priced], float]:
         """The log density ratio of a recipe's switches, by the better and the worse of the runs."""
@@ -198,6 +190,11 @@ class AutoScout(Planner):
             for key in self._switches
         }
         return lambda one: sum(tables[key](one.values.get(key)) for key in self._switches)
+
+
+def _worth(gain: float, sound: float) -> float:
+    """A gain times the chance to be allowed; what is expected to lose keeps a little worth, so that all are ordered."""
+    return sound * (gain if gain > NO_GAIN else NO_GAIN * math.exp(gain - NO_GAIN))
 
 
 def _structure(one: Priced) -> tuple[Value, ...]:

@@ -10,7 +10,8 @@ Faithful: the order of the stages, the largest micro-batch by real runs, the num
 tuned and when their tuning stops. Reconstructed: the stages are this space's memory techniques, recomputation levels
 and then offload of optimizer state, because ZeRO's stage is the recipe's; flags are overlap, bucket and dispatcher;
 ``model_based``, here the default, orders them by the cost model instead of a fitted one. The tool ends with the given
-model parallelism; here the layouts that the cost model ranks next follow, with the flags found so far.
+model parallelism; here the layouts that the cost model ranks next follow, with the flags found so far unless it ranks
+them with others.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ FLAGS = (
 SIZES = ("tp", "pp", "cp", "ep", "etp", "vpp")
 """What makes a layout, but for the micro-batch."""
 
-LAYOUTS = 40
-"""Recipes ranked by the cost model from which further layouts are taken."""
+LAYOUTS, FULL = 80, 0.97
+"""Recipes ranked by the cost model from which further layouts are taken, and the share of memory they may fill."""
 
 SLACK = 0.05
 """A stage or micro-batch is run although it is expected to overfill the memory by this share."""
@@ -71,27 +72,33 @@ class DeepSpeedStages(PlannedTuner):
 
     def plan(self) -> Plan:
         """The recipe's layout, then those the cost model ranks highest."""
-        for sizes in self._layouts():
+        for number, sizes in enumerate(self._layouts()):
             best = self.history.best
             start = self.task.space.apply(best.recipe if best else self.task.baseline, sizes)
-            yield from self._tune_layout(start)
-        return f"every stage of the {LAYOUTS} layouts ranked highest has been tuned"
+            yield from self._tune_layout(start, own=number == 0)
+        best = self.history.best
+        if best is not None:
+            yield from self._tune_flags(best.recipe)
+        return "the stages of all layouts ranked highest and the flags of the best recipe have been tuned"
 
     def _layouts(self) -> Iterator[dict[str, Value]]:
-        """Parallel sizes: the recipe's, then the ranking's, each once."""
+        """Parallel sizes: the recipe's, then the ranking's, each once, with the switches they were ranked with."""
         values = self.task.space.values(self.task.baseline)
         own = {key: values[key] for key in SIZES if key in values}
         yield own
         seen = [own]
-        ranking = ranked_recipes(self.task.baseline, self.task.cluster, LAYOUTS, memory_limit=1.0)
+        ranking = ranked_recipes(self.task.baseline, self.task.cluster, LAYOUTS, memory_limit=FULL)
         for found in ranking:
             sizes = {key: found.values[key] for key in own}
             if sizes not in seen:
                 seen.append(sizes)
-                yield sizes
+                yield {key: value for key, value in found.values.items() if key not in ("mbs", "recompute")}
 
-    def _tune_layout(self, start: Recipe) -> Generator[Proposal, Trial, None]:
-        """All stages of one layout, as long as the next one is faster than the one before."""
+    def _tune_layout(self, start: Recipe, *, own: bool) -> Generator[Proposal, Trial, None]:
+        """All stages of one layout, as long as the next one is faster than the one before.
+
+        Flags are tuned on each such stage of the recipe's own layout; elsewhere only where nothing was faster yet.
+        """
         before = float("inf")
         for stage in self._stages():
             staged = self.task.space.apply(start, stage)
@@ -107,7 +114,7 @@ class DeepSpeedStages(PlannedTuner):
             if _seconds(fastest) >= before:
                 return
             before = _seconds(fastest)
-            if fastest is self.history.best:
+            if own or fastest is self.history.best:
                 yield from self._tune_flags(fastest.recipe)
 
     def _stages(self) -> list[dict[str, Value]]:

@@ -8,7 +8,8 @@ Faithful: one-parameter proposals, acceptance min(1, exp(beta (c - c'))) on the 
 costs infinitely much, restarts from the recipe and from a data-parallel start. Reconstructed: states are recipes, not
 maps from operators to devices; many short chains run side by side, because the cost model prices batches; c is the
 logarithm of the step time; and the chains' best states are run one after the other, those first that the model can
-tell apart. The space moves some settings along with a parameter, so proposals are not strictly symmetric.
+tell apart and that do not look like recipes refused before their run. The space moves some settings along with a
+parameter, so proposals are not strictly symmetric.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Galvatron(Planner):
     def plans(self) -> Mapping[Priced, str]:
         """The strategies that occur in the plans of the best pipelines."""
         pipelines: dict[tuple[Value, ...], list[Priced]] = defaultdict(list)
-        for one in ranked(self.knowledge.prices.good, self.slowness):
+        for one in ranked(self.knowledge.prices.good, self.hopeless):
             if not self.knowledge.history.known(one.recipe):
                 pipelines[tuple(one.values.get(key, 1) for key in PIPELINE)].append(one)
         found = {}

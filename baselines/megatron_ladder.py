@@ -5,11 +5,10 @@ micro-batch; interleave the pipeline; recompute as little as fits; then switch o
 kept if it is faster. What runs out of memory runs again with more recomputation.
 
 **Source:** the takeaways of Megatron-LM, arXiv 2104.04473 (sections 3 and 5), for parallel sizes, micro-batch and
-interleaving; the MoE guide of Megatron-Core (NVIDIA/Megatron-LM, docs) for expert parallelism and fusions.
-Faithful: the rules and their order, and that no model of the runs is kept. Reconstructed: the recipe's own layout is
-climbed first; "fits" is the cost model's word, and it also chooses among layouts of the same model-parallel size
-and passes over slow ones;
-when a ladder is climbed, the next larger size follows, with the switches that were found good.
+interleaving; the MoE guide of Megatron-Core (NVIDIA/Megatron-LM, docs) for expert parallelism and fusions. Faithful:
+the rules and their order, and that no model of the runs is kept. Reconstructed: the recipe's own layout is climbed
+first; "fits" is the cost model's word, and it also chooses among layouts of the same model-parallel size and passes
+over slow ones; when a ladder is climbed, the next larger size follows, with the switches that were found good.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class MegatronLadder(PlannedTuner):
         here = yield from self._memory_rungs(self.task.baseline)
         yield from self._switch_rungs(here)
         for edits in self._layouts():
-            start = self.task.space.apply(self._best(), edits)
-            if self.task.space.problems(start) or not self._promising(start):
+            start = self._start(edits)
+            if start is None or not self._promising(start):
                 continue
             sizes = ", ".join(f"{key} {edits[key]}" for key in ("tp", "pp", "ep") if key in edits)
             here = yield from self._try(start, f"the next larger model-parallel size that fits: {sizes}")
@@ -159,6 +158,11 @@ class MegatronLadder(PlannedTuner):
         interleaved = row["vpp"] == (1 if row["pp"] == 1 else 2)
         in_node = row["tp"] <= self.task.cluster.gpus_per_node
         return row["mbs"] == 1 and row["etp"] == 1 and row["cp"] == context and interleaved and in_node
+
+    def _start(self, edits: Mapping[str, Value]) -> Recipe | None:
+        """The layout with the best recipe's switches, or the baseline's where those do not go with it."""
+        recipes = [self.task.space.apply(base, edits) for base in (self._best(), self.task.baseline)]
+        return next((recipe for recipe in recipes if not self.task.space.problems(recipe)), None)
 
     def _promising(self, start: Recipe) -> bool:
         """Whether a layout is expected to fit, and not to be so slow that no rung would make up for it."""

@@ -8,7 +8,7 @@ A stage has two times, one that every micro-batch repeats and one that comes onc
 Faithful: the fronts, the two times, the programme (here `scipy.optimize.milp`) and its objective, in which the slowest
 stage paces the pipeline. Reconstructed: the stage's figures, which come from the cost model's estimates of recipes that
 use one choice on all stages; and the end of it, since all stages of a recipe choose alike here: the programme's answer
-is rounded to the choices that occur in it, the leanest first. How the layers are split is part of the layout (whether
+is rounded to the choices in it that fit on every stage. How the layers are split is part of the layout (whether
 embedding and loss count as layers). Added: measured step times and peaks correct the fronts before the next plan.
 """
 
@@ -105,7 +105,7 @@ class Mist(Planner):
     def plans(self) -> Mapping[Priced, str]:
         """The choices that occur in the plans of the best layouts."""
         layouts: dict[tuple[Value, ...], list[Priced]] = defaultdict(list)
-        for one in ranked(self.knowledge.prices.good, self.slowness):
+        for one in ranked(self.knowledge.prices.good, self.hopeless):
             if not self.knowledge.history.known(one.recipe):
                 layouts[tuple(one.values.get(key) for key in SPLIT)].append(one)
         found = {}
@@ -115,9 +115,9 @@ class Mist(Planner):
         return found
 
     def _plan(self, recipes: Sequence[Priced]) -> dict[Priced, int]:
-        """Choices of the plan for one layout, with the stages that take them, the leanest first."""
+        """Choices of the plan for one layout, with the stages that take them; only those that fit on all stages."""
         filled = self.knowledge.filled(recipes)
-        places = front(self.slowness(recipes), filled)[:MAX_CHOICES]
+        places = front(self.knowledge.seconds(recipes)[0], filled)[:MAX_CHOICES]
         choices = [recipes[place] for place in places]
         memory = np.stack([_by_stage(recipes[place]) * filled[place] for place in places], axis=1)
         question = (tuple(choices), memory.round(2).tobytes())
@@ -125,7 +125,8 @@ class Mist(Planner):
             stages = self._stages(choices, memory)
             _, self._solved[question] = plan_stages(stages, self._micro_batches(choices[0]), ROOM)
         plan = self._solved[question]
-        return {choices[c]: plan.count(c) for c in sorted(set(plan), key=lambda c: choices[c].fill)}
+        everywhere = [c for c in dict.fromkeys(plan) if memory[:, c].max() <= ROOM]
+        return {choices[c]: plan.count(c) for c in everywhere}
 
     def _stages(self, choices: Sequence[Priced], memory: Floats) -> Stages:
         """The figures of every stage: all stages of a recipe take the time of the slowest."""

@@ -27,7 +27,6 @@ from dataclasses import replace
 import numpy as np
 
 from attune_lab.contracts import Proposal, RunReport, TuningTask
-from baselines.common.improvement import expected_improvement
 from baselines.common.knowledge import Knowledge
 from baselines.common.offsets import TIME_LEVELS, Floats, Offsets
 from baselines.common.options import read_options
@@ -180,11 +179,7 @@ class Rubick:
 
     def _hope(self, points: Sequence[Priced]) -> Floats:
         """Minus the expected improvement on the best step measured, as a share of it, if it fits in memory."""
-        seconds, spread = self._predict(points)
-        best_s = self._knowledge.history.best_s
-        gain = np.log(best_s / seconds) if math.isfinite(best_s) else -np.log(seconds)
-        improvement = expected_improvement(gain, spread)
-        return -improvement * self._knowledge.runs(points)
+        return -self._knowledge.improvement(*self._predict(points)) * self._knowledge.runs(points)
 
     def _wanted(self, points: Sequence[Priced]) -> Floats:
         """Expected seconds of each point, more where it does not fit: whose neighbours are worth pricing."""

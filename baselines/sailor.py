@@ -25,11 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-import numpy as np
-
 from attune_lab.contracts import Proposal
 from attune_lab.recipe import Value
-from baselines.common.improvement import expected_improvement
 from baselines.common.options import Option
 from baselines.common.planner import Planner
 from baselines.common.pricelist import ROOM, Priced, ranked
@@ -124,7 +121,7 @@ class Sailor(Planner):
     def plans(self) -> Mapping[Priced, str]:
         """The most frequent stage of the plan for each of the best profiles."""
         profiles: dict[tuple[Value, ...], dict[int, Priced]] = defaultdict(dict)
-        for one in ranked(self.knowledge.prices.good, self.slowness):
+        for one in ranked(self.knowledge.prices.good, self.hopeless):
             if not self.knowledge.history.known(one.recipe):
                 profiles[tuple(one.values.get(key) for key in PROFILE)].setdefault(one.size("tp"), one)
         found = {}
@@ -166,9 +163,6 @@ class Sailor(Planner):
 
     def _pays(self, proposal: Proposal) -> bool:
         """Whether the GPU-hours it is expected to save in `PAYBACK_H` exceed those of a run."""
-        points, best_s = self.knowledge.prices.price([proposal.recipe]), self.knowledge.history.best_s
-        if not points or not math.isfinite(best_s):
-            return True
-        seconds, spread = self.knowledge.seconds(points)
-        gain = expected_improvement(np.log(best_s / seconds), spread) * self.knowledge.runs(points)
-        return float(gain[0]) * PAYBACK_H * self.task.cluster.n_gpus > self.task.budget.run_cost
+        points = self.knowledge.prices.price([proposal.recipe])
+        saved = self.knowledge.hope(points) * PAYBACK_H * self.task.cluster.n_gpus
+        return not points or float(saved[0]) > self.task.budget.run_cost

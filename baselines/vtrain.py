@@ -3,10 +3,11 @@
 The published system sweeps all combinations of tensor, data and pipeline parallelism with a profiling-driven simulator
 and recommends the fastest plan that fits. **Source:** vTrain, arXiv 2312.12391; VIA-Research/vTrain@f8dda84.
 
-Faithful: the exhaustive sweep, a ranking by predicted time alone, no learning from runs. Reconstructed: the
-simulator is this project's cost model, which also ranks recomputation, token dispatcher and the two overlaps; the
-paper stops at a recommendation, here the ranking is run from the top until the budget ends, with a margin of memory
-left free because a predicted peak is uncertain.
+Faithful: the exhaustive sweep, a ranking by predicted time alone, no learning from how fast anything ran.
+Reconstructed: the simulator is this project's cost model, which also ranks recomputation, token dispatcher and the
+two overlaps; the paper stops at a recommendation, here the ranking is run from the top until the budget ends. A
+margin of memory is left free because a predicted peak is uncertain, and what looks like recipes refused before their
+run comes last.
 """
 
 from __future__ import annotations

@@ -33,12 +33,18 @@ class Problem:
 
     Attributes:
         choices: parameter -> its values, in order.
+        unordered: parameters whose values have no order.
     """
 
     name: str
     choices: Mapping[str, Sequence[Any]]
     value: Callable[[Point], float]
     violation: Callable[[Point], float] = lambda _: 0.0
+    unordered: tuple[str, ...] = ()
+
+    def ordered(self, key: str) -> bool:
+        """Whether the values of a parameter have an order."""
+        return key not in self.unordered
 
 
 def branin(point: Point) -> float:
@@ -85,6 +91,7 @@ PROBLEMS = (
             "size": [1, 2, 4, 8, 16, 32],
         },
         categorical_mix,
+        unordered=("route", "format"),
     ),
     Problem(
         "rosenbrock in a disk",

@@ -56,14 +56,22 @@ def reproduce(
 
 
 def _render(screen: Console, data: dict[str, Any]) -> None:
+    """The paper's statements beside ours; a table without any shows its first rows."""
     from rich.markup import escape
 
     for made in data["tables"].values():
-        first = made["tables"][0]
-        rows = table(escape(f"{made['title']}: {first['title']}"), *map(escape, first["header"]))
-        for row in first["rows"]:
-            rows.add_row(*map(escape, row))
-        screen.print(rows)
+        screen.print(f"[bold]{escape(made['title'])}[/bold]")
+        for claim in made["claims"]:
+            screen.print(f"  {escape(claim['subject'])}: [bold]{escape(claim['verdict'])}[/bold]")
+            lines = (f"paper: {claim['theirs']}", f"here:  {claim['ours']} ({made['provenance']})", claim["why"])
+            for line in lines:
+                indented(screen, line, 4)
+        if not made["claims"]:
+            first = made["tables"][0]
+            rows = table(escape(first["title"]), *map(escape, first["header"]))
+            for row in first["rows"]:
+                rows.add_row(*map(escape, row))
+            screen.print(rows)
         indented(screen, "\n".join(f"written: {path}" for path in made["written"]))
 
 

@@ -31,7 +31,7 @@ _FIRST = (
 )
 """Axes that are settled first, together where the bound says little before all of them are."""
 
-WIDTHS = (100, 3_000, 2_000_000)
+WIDTHS = (300, 3_000, 30_000, 2_000_000)
 """Points that one pass after the other keeps; where the last leaves some aside the optimum may not be proven."""
 
 

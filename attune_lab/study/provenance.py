@@ -20,27 +20,34 @@ _LIBRARIES = ("numpy", "scipy", "pandas", "pyarrow", "joblib", "optuna", "scikit
 
 
 def provenance(spec: StudySpec, *, engine: str, workers: int) -> dict[str, Any]:
-    """What a reader needs to make the figures of a study again, JSON-ready.
+    """What a reader needs to make the figures of a study again, JSON-ready."""
+    return {
+        "study": spec.name,
+        "figures": "simulated",
+        **circumstances(),
+        "worlds": {"first": spec.worlds.first, "count": spec.worlds.count},
+        "study_digest": hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
+        "spec": spec.model_dump(mode="json"),
+        "engine": engine,
+        "workers": workers,
+    }
+
+
+def circumstances() -> dict[str, Any]:
+    """Code, data, versions, machine and date, JSON-ready.
 
     ``commit`` is None where the code is no git checkout; a checkout with changes ends in ``+changes``.
     """
     import attune_lab
 
     return {
-        "study": spec.name,
-        "figures": "simulated",
         "version": attune_lab.__version__,
         "commit": commit(),
         "data": data_digest(),
         "python": platform.python_version(),
         "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
-        "worlds": {"first": spec.worlds.first, "count": spec.worlds.count},
-        "study_digest": hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
-        "spec": spec.model_dump(mode="json"),
         "machine": f"{os.cpu_count()} x {platform.machine()} {platform.system()} {platform.release()}",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "engine": engine,
-        "workers": workers,
     }
 
 

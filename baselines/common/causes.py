@@ -21,7 +21,7 @@ Bools = NDArray[np.bool_]
 MAX_TRAITS = 1024
 """More than any space has: some thirty parameters with at most some dozen choices each."""
 
-DETAIL = 0.2
+DETAIL = 0.05
 """Suspicion against a size, a bucket or a variable beside that against a feature being on: defects are tied to what
 runs, and seldom to how large it is."""
 

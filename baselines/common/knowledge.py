@@ -11,15 +11,9 @@ from attune_lab.contracts import INFRASTRUCTURE_FAULTS, RunReport, TuningTask, U
 from attune_lab.recipe import Recipe
 from baselines.common.causes import Causes
 from baselines.common.history import History, Trial
+from baselines.common.improvement import expected_improvement
 from baselines.common.offsets import MEMORY_LEVELS, TIME_LEVELS, Floats, Offsets
 from baselines.common.pricelist import OVERFULL, ROOM, Priced, PriceList
-
-PATIENCE = 6.0
-"""After so many refusals what may be refused for a reason met before counts in full. Until then it counts less: a
-refusal costs nothing and teaches something, but a campaign ends after 20 in a row."""
-
-FORGIVEN = 2.0
-"""So many refusals are forgotten with each run."""
 
 OWN_ERROR, OWN_MEMORY = 0.01, 0.015
 """Spread of a recipe's own log error in time and in peak memory, its measurement included."""
@@ -43,16 +37,14 @@ class Knowledge:
     def __init__(self, task: TuningTask, prices: PriceList) -> None:
         self.task, self.prices, self.history = task, prices, History()
         self._refusals, self._breakdowns = Causes(), Causes()
-        self._memory = Offsets(MEMORY_LEVELS, OWN_MEMORY)
+        self._memory = Offsets(MEMORY_LEVELS, OWN_MEMORY, slow_nodes=False)
         self._time = Offsets(TIME_LEVELS, OWN_ERROR)
-        self._refused = 0.0
         self._rng = np.random.default_rng(task.seed)
         self._refit()
 
     def tell(self, recipe: Recipe, report: RunReport) -> None:
         """Take in one report; what the infrastructure did is not held against the recipe."""
         self.history.record(recipe, report)
-        self._refused = self._refused + 1.0 if report.status == "invalid" else max(self._refused - FORGIVEN, 0.0)
         for one in self.prices.price([recipe]):
             if report.status == "invalid":
                 self._refusals.failed(report.message, one)
@@ -92,13 +84,22 @@ class Knowledge:
         return np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in room / spread])
 
     def sound(self, points: Sequence[Priced]) -> Floats:
-        """How far each recipe can be counted on not to fail for a reason met so far, memory aside."""
-        allowed = self._refusals.chance(points) ** min(self._refused / PATIENCE, 1.0)
-        return np.asarray(self._breakdowns.chance(points) * allowed)
+        """Probability of each recipe not to be refused or to fail for a reason met so far, memory aside."""
+        return self._breakdowns.chance(points) * self._refusals.chance(points)
 
     def runs(self, points: Sequence[Priced]) -> Floats:
-        """How far each recipe can be counted on to run to the end: it fits and is `sound`."""
+        """Probability of each recipe to run to the end: it fits and is `sound`."""
         return self.fits(points) * self.sound(points)
+
+    def hope(self, points: Sequence[Priced]) -> Floats:
+        """Expected improvement of each recipe on the best step measured, as a share of it, times its chance to run."""
+        return self.improvement(*self.seconds(points)) * self.runs(points)
+
+    def improvement(self, seconds: Floats, spread: Floats) -> Floats:
+        """The improvement expected of step times with this relative spread."""
+        best_s = self.history.best_s
+        to_beat = best_s if math.isfinite(best_s) else seconds.min(initial=math.inf)
+        return expected_improvement(np.log(to_beat / seconds), spread)
 
     def crowding(self, points: Sequence[Priced]) -> Floats:
         """Factor on the seconds of each recipe when good ones are looked for: above 1 where memory is expected to be

@@ -43,8 +43,18 @@ class Offsets:
     is, for each level, its variance where two recipes agree in the level's parameters and nought elsewhere.
     """
 
-    def __init__(self, levels: Sequence[tuple[tuple[str, ...], float]], own_sd: float) -> None:
-        """``own_sd``: what a recipe's error has of its own, and its measurement."""
+    def __init__(
+        self, levels: Sequence[tuple[tuple[str, ...], float]], own_sd: float, *, slow_nodes: bool = True
+    ) -> None:
+        """Before anything is measured.
+
+        Args:
+            levels: the parameters of each level, and its spread.
+            own_sd: what a recipe's error has of its own, and its measurement.
+            slow_nodes: an error far above what all others lead to expect (eq. 5.12) is set aside: that run met a slow
+                node.
+        """
+        self._slow_nodes = slow_nodes
         self._keys = [keys for keys, _ in levels]
         self._variances = np.array([sd**2 for _, sd in levels])
         self._own_sd = own_sd
@@ -55,15 +65,12 @@ class Offsets:
         self._weights: Floats = np.empty(0)
 
     def fit(self, points: Sequence[Priced], errors: Sequence[float]) -> None:
-        """Learn from the log errors of some recipes; replaces what was learnt before.
-
-        An error far above what all others lead to expect (eq. 5.12) is that of a run on a slow node: it counts less.
-        """
+        """Learn from the log errors of some recipes; replaces what was learnt before."""
         self._points, values = self._code(points), np.asarray(errors, dtype=np.float64)
         shared, own = self._covariance(self._points, self._points), np.full(len(points), self._own_sd**2)
         self._inverse = np.asarray(np.linalg.inv(shared + np.diag(own)))
         surprise = self._inverse @ values / np.sqrt(np.diag(self._inverse))
-        if (surprise > FAR_ABOVE).any():
+        if self._slow_nodes and (surprise > FAR_ABOVE).any():
             own[surprise > FAR_ABOVE] *= 100.0
             self._inverse = np.asarray(np.linalg.inv(shared + np.diag(own)))
         self._weights = self._inverse @ values

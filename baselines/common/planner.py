@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import numpy as np
-
 from attune_lab.contracts import Proposal, RunReport, TuningTask
 from baselines.common.knowledge import Knowledge
 from baselines.common.offsets import Floats
@@ -18,9 +16,6 @@ from baselines.common.proposals import propose
 PLANS_FIRST = 5
 """So many runs go to plans alone; then what differs from the best recipe in one parameter competes with them."""
 
-DOUBT = 0.25
-"""A recipe that may fail counts as slower: its time is divided by its chance to run, to this power."""
-
 LOOKED_AROUND = 2
 """Kinds of layout whose best recipe has its neighbours priced after each run."""
 
@@ -28,8 +23,8 @@ LOOKED_AROUND = 2
 class Planner(ABC):
     """Asks `plans` before each run and runs the most hopeful of them and, later, of the best recipe's neighbours.
 
-    Hope is the step time expected by the cost model, corrected by the ratios measured so far of recipes that are
-    alike, less one standard deviation of what is left unknown, more for what may fail.
+    Hope is the improvement expected of a recipe, times its chance to run: by the cost model, corrected by the ratios
+    measured so far of recipes that are alike, with what that leaves unknown.
 
     Attributes:
         task: what it was built from.
@@ -68,19 +63,13 @@ class Planner(ABC):
         self.knowledge.tell(proposal.recipe, report)
         self.knowledge.prices.descend(self._crowded_s, rounds=1, kinds=LOOKED_AROUND)
 
-    def slowness(self, points: Sequence[Priced]) -> Floats:
-        """Expected seconds, more for what does not fit or may be refused: what a plan is chosen by."""
-        sound = np.maximum(self.knowledge.sound(points), 1e-6)
-        return self._crowded_s(points) / sound**DOUBT
+    def hopeless(self, points: Sequence[Priced]) -> Floats:
+        """Minus the hope of each recipe: what plans are ranked by."""
+        return -self.knowledge.hope(points)
 
     def _crowded_s(self, points: Sequence[Priced]) -> Floats:
+        """Expected seconds, more for what does not fit: whose neighbours are worth pricing."""
         return self.knowledge.seconds(points)[0] * self.knowledge.crowding(points)
-
-    def hope(self, points: Sequence[Priced]) -> Floats:
-        """Optimistic seconds, more where the recipe may not run to the end; see `DOUBT`."""
-        seconds, spread = self.knowledge.seconds(points)
-        chance = np.maximum(self.knowledge.runs(points), 1e-6)
-        return np.asarray(seconds * np.exp(-spread) / chance**DOUBT)
 
     def _choose(self) -> Proposal | None:
         reasons = dict(self.plans())
@@ -88,7 +77,7 @@ class Planner(ABC):
         if best is not None and len(self.knowledge.history) > PLANS_FIRST:
             for one in self.knowledge.prices.neighbours(best):
                 reasons.setdefault(one, "one step from the fastest recipe so far")
-        chosen = self.knowledge.first_open(ranked(list(reasons), self.hope))
+        chosen = self.knowledge.first_open(ranked(list(reasons), self.hopeless))
         if chosen is not None:
             return propose(self.task, chosen.recipe, reasons[chosen], chosen.estimate)
         recipe = self.knowledge.draw()

@@ -146,7 +146,7 @@ class PriceList:
 
 def ranked(points: Sequence[Priced], scores: Scores) -> list[Priced]:
     """``points`` by their scores, lowest first; the earlier of equals first."""
-    return [points[place] for place in np.argsort(scores(points), kind="stable")]
+    return [points[place] for place in np.argsort(scores(points), kind="stable")] if points else []
 
 
 def expected_s(points: Sequence[Priced]) -> NDArray[np.float64]:

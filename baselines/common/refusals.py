@@ -6,12 +6,14 @@ from collections import defaultdict
 from typing import TypeAlias
 
 from attune_lab.contracts import TuningTask
-from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
 from baselines.common.history import History
 
 ENOUGH = 2
 """So many recipes refused for one reason make a third like them suspect."""
+
+RARE = 3
+"""Of recipes that share what the refused do, so many times more must have been refused than have run."""
 
 Traits: TypeAlias = frozenset[tuple[str, Value]]
 
@@ -28,20 +30,23 @@ class Refusals:
         self._known: dict[str, Traits] = {}
 
     def expects(self, recipe: Recipe) -> bool:
-        """Whether ``recipe`` has all that the recipes refused for some reason share, and that none has that ran."""
+        """Whether ``recipe`` has all that the recipes refused for some reason share, and few have that ran."""
         refused: dict[str, list[Traits]] = defaultdict(list)
         for trial in self._history:
             if trial.status == "invalid":
                 refused[trial.reports[-1].message].append(self._traits(trial.recipe))
-        shared = [frozenset.intersection(*alike) for alike in refused.values() if len(alike) >= ENOUGH]
-        suspect = [traits for traits in shared if traits <= self._traits(recipe)]
-        ran = [self._traits(trial.recipe) for trial in self._history.feasible] if suspect else []
-        return any(not any(traits <= other for other in ran) for traits in suspect)
+        ran = [self._traits(trial.recipe) for trial in self._history.feasible] if refused else []
+        own = self._traits(recipe) if refused else frozenset()
+        for alike in refused.values():
+            shared = frozenset.intersection(*alike)
+            if len(alike) >= ENOUGH and shared <= own and RARE * sum(shared <= other for other in ran) < len(alike):
+                return True
+        return False
 
     def _traits(self, recipe: Recipe) -> Traits:
-        """The values of all parameters, and which sizes are more than one."""
+        """The values of all parameters, and which of them are not the baseline's, whatever they are."""
         if recipe.digest not in self._known:
-            values = self._task.space.values(recipe)
-            split = {(f"{key} > 1", True) for key in LAYOUT if values.get(key, 1) != 1}
-            self._known[recipe.digest] = frozenset({*values.items(), *split})
+            values, own = self._task.space.values(recipe), self._task.space.values(self._task.baseline)
+            moved = {(f"another {key}", True) for key in values if values[key] != own[key]}
+            self._known[recipe.digest] = frozenset({*values.items(), *moved})
         return self._known[recipe.digest]

@@ -6,8 +6,8 @@ import pandas as pd
 
 from attune_lab.report.tables import Table
 from attune_lab.study.figures import by_world, paired, resample, signed_rank_p
-from experiments.reproduce.bench import Bench, Section
-from experiments.reproduce.claims import Claim, claims_table
+from experiments.reproduce.bench import Bench, Section, has_tuners
+from experiments.reproduce.claims import Claim
 
 AGENT, REPAIR_RULE = "attune", "attune without retry-oom-with-recompute"
 CROSSED = {
@@ -27,9 +27,11 @@ INTRODUCTION = (
 def reproduce(bench: Bench) -> Section:
     """The ablation tables."""
     rules = bench.study("rules").campaigns
-    repair = pd.concat([bench.study("tuners").campaigns, bench.study("repair").campaigns], ignore_index=True)
-    found = [claims_table([repair_claim(rules)]), rules_table(rules), crossed_table(rules), repair_table(repair)]
-    return Section("Ablations", INTRODUCTION, found)
+    found = [rules_table(rules), crossed_table(rules)]
+    if has_tuners("repair"):
+        both = [bench.study(name).campaigns for name in ("tuners", "repair")]
+        found.append(repair_table(pd.concat(both, ignore_index=True)))
+    return Section("Ablations", INTRODUCTION, [repair_claim(rules)], found)
 
 
 def rules_table(campaigns: pd.DataFrame) -> Table:

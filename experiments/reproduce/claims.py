@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attune_lab.report.tables import Table
@@ -35,12 +36,12 @@ def compared(theirs: float, low: float, high: float) -> str:
     return "same direction" if same else "disagrees"
 
 
-def claims_table(claims: list[Claim]) -> Table:
-    """The claims as a table."""
+def claims_table(claims: Sequence[Claim], provenance: str) -> Table:
+    """The claims as a table; ``provenance`` says how our figures came about."""
     rows = [[claim.subject, claim.theirs, claim.ours, claim.verdict, claim.why] for claim in claims]
     return Table(
         "The paper beside this bench",
-        ["claim", "paper", "here (simulated)", "", "why"],
+        ["claim", "paper", f"here ({provenance})", "", "why"],
         rows,
         f"Left: {SOURCE}. Right: the tables below.",
     )

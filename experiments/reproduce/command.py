@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from attune_lab.contracts import UserError
 from attune_lab.report.tables import markdown, page
+from attune_lab.study.provenance import circumstances
 from attune_lab.writing import refuse_unwritable, write_file
 from experiments.reproduce import ablations_table, gate_table, main_table, sensitivity_table, tuners_table
 from experiments.reproduce.bench import Bench, Section
+from experiments.reproduce.claims import claims_table
 
 TABLES: dict[str, Callable[[Bench], Section]] = {
     "main": main_table.reproduce,
@@ -59,14 +62,27 @@ def _known(names: Sequence[str]) -> list[str]:
 def _made(make: Callable[[Bench], Section], name: str, bench: Bench) -> dict[str, Any]:
     section = make(bench)
     note = " A quick look: one world and a small budget, not to be quoted." if bench.quick else ""
-    title, intro = section.title, section.intro + note
+    title, intro = section.title, f"{section.intro}{note} {_made_with(name)}"
+    tables = [*([claims_table(section.claims, section.provenance)] if section.claims else []), *section.tables]
     texts = {
-        f"{name}.md": markdown(title, intro, section.tables),
-        f"{name}.html": page(title, intro, section.tables, section.pictures),
+        f"{name}.md": markdown(title, intro, tables),
+        f"{name}.html": page(title, intro, tables, section.pictures),
     }
     for file, text in texts.items():
         write_file(bench.out / file, text.encode())
-    tables = [
-        {"title": t.title, "note": t.note, "header": [*t.header], "rows": [*map(list, t.rows)]} for t in section.tables
-    ]
-    return {"title": title, "intro": intro, "written": [str(bench.out / file) for file in texts], "tables": tables}
+    return {
+        "title": title,
+        "intro": intro,
+        "provenance": section.provenance,
+        "claims": [asdict(claim) for claim in section.claims],
+        "tables": [
+            {"title": t.title, "note": t.note, "header": [*t.header], "rows": [*map(list, t.rows)]} for t in tables
+        ],
+        "written": [str(bench.out / file) for file in texts],
+    }
+
+
+def _made_with(name: str) -> str:
+    known = circumstances()
+    code = f"version {known['version']}, commit {(known['commit'] or 'not known')[:12]}"
+    return f"Made by `attune reproduce {name}` ({code}) on {known['date'][:10]}, {known['machine']}."

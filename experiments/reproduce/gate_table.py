@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attune_lab.contracts import EnvironmentFault
 from attune_lab.report.tables import wilson
 from experiments.reproduce.bench import Bench, Section
-from experiments.reproduce.claims import Claim, claims_table
+from experiments.reproduce.claims import Claim
 
 if TYPE_CHECKING:
     from experiments.faults.judging import Judgement, Level
@@ -34,7 +34,7 @@ def reproduce(bench: Bench) -> Section:
         raise EnvironmentFault(f"the gate table trains for real ({error}): pip install 'attune-lab[train]'") from error
     suite = "ci" if bench.quick else "all"
     judged = run_suite(cases(suite), FAULTS, Cache(bench.out / "faults-cache"), workers=bench.workers)
-    return Section("The gate on real training", INTRODUCTION, [claims_table(claims(judged)), *tables(judged)])
+    return Section("The gate on real training", INTRODUCTION, claims(judged), tables(judged), provenance="measured")
 
 
 def claims(judged: Sequence[Judgement]) -> list[Claim]:

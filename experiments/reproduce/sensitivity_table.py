@@ -36,7 +36,7 @@ def reproduce(bench: Bench) -> Section:
         name: bench.study("sensitivity", label=f"sensitivity-{number}", **changes).campaigns
         for number, (name, changes) in enumerate(VARIANTS.items())
     }
-    return Section("Sensitivity", INTRODUCTION, [table(frames)])
+    return Section("Sensitivity", INTRODUCTION, [], [table(frames)])
 
 
 def table(frames: Mapping[str, pd.DataFrame]) -> Table:
@@ -51,11 +51,11 @@ def table(frames: Mapping[str, pd.DataFrame]) -> Table:
         means = dict(zip(gains.tuners, gains.mean, strict=True))
         low, high = gains.interval()
         half = dict(zip(gains.tuners, (high - low) / 2, strict=True))
-        agreement = spearmanr(
-            [means[t] for t in order], [dict(zip(usual.tuners, usual.mean, strict=True))[t] for t in order]
-        )
+        before = dict(zip(usual.tuners, usual.mean, strict=True))
+        agreement = spearmanr([means[t] for t in order], [before[t] for t in order]) if len(order) > 1 else None
+        kept = f"{agreement.statistic:.2f}" if agreement else "–"
         first = max(means, key=lambda tuner: means[tuner])
-        rows.append([name, *(f"{means[t]:+.1f} ± {half[t]:.1f}" for t in order), first, f"{agreement.statistic:.2f}"])
+        rows.append([name, *(f"{means[t]:+.1f} ± {half[t]:.1f}" for t in order), first, kept])
     note = (
         "Half-widths of the intervals at 95 %. Last: the first tuner, and Spearman's correlation of the tuners' means "
         "with those of the usual worlds: 1 is the same order."

@@ -8,7 +8,7 @@ import pandas as pd
 from attune_lab.study.figures import judged, resample, summary
 from attune_lab.study.report import CAPTIONS, tables
 from experiments.reproduce.bench import Bench, Section
-from experiments.reproduce.claims import Claim, claims_table
+from experiments.reproduce.claims import Claim
 
 AGENT = "attune"
 NAMED = ("optico", "optuna-tpe", "optuna-gp", "skopt", "random")
@@ -27,10 +27,11 @@ def reproduce(bench: Bench) -> Section:
 
     frames = bench.study("tuners")
     campaigns = frames.campaigns
-    found = [claims_table(claims(campaigns)), *tables(campaigns)]
     drawn = pictures(campaigns, frames.runs, list(summary(campaigns)["tuner"]))
     captions = {CAPTIONS[name]: svg for name, svg in drawn.items()}
-    return Section("Tuners table: equal GPU-hours on two models", INTRODUCTION, found, captions)
+    return Section(
+        "Tuners table: equal GPU-hours on two models", INTRODUCTION, claims(campaigns), tables(campaigns), captions
+    )
 
 
 def claims(campaigns: pd.DataFrame) -> list[Claim]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
-
 from attune_lab.contracts import Proposal, RunReport, TuningTask
 from attune_lab.cost_model import SimulatedCostModel
 from attune_lab.space import SearchSpace
@@ -37,24 +35,6 @@ def small_task(options=None, seed=0, **edits):
     baseline = moe(**edits)
     space = SearchSpace(baseline, CLUSTER) if edits else _space()
     return TuningTask(baseline, CLUSTER, space, _cost_model(), SmallBudget(), seed, options or {})
-
-
-class Uniform:
-    """A tuner to be wrapped: uniform draws, none twice."""
-
-    def __init__(self, task):
-        self._space, self._rng = task.space, np.random.default_rng(task.seed)
-        self._told, self._next = {task.baseline.digest}, None
-        self.heard = []
-
-    def ask(self):
-        while self._next is None or self._next.digest in self._told:
-            self._next = self._space.sample(self._rng)
-        return Proposal(self._next, self._space.changed(self._space.baseline, self._next), "a uniform draw")
-
-    def tell(self, proposal, report):
-        self._told.add(proposal.recipe.digest)
-        self.heard.append(proposal.recipe.digest)
 
 
 def ended(label, status, seconds=1.0, peak=40e9):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from attune_lab.contracts import Proposal
-from attune_lab.testing import TunerContract
+from attune_lab.testing import TunerContract, UniformDraws
 from baselines.feasible_first import BLOCKED, ENOUGH, FAILURES, LONGEST, Cells, FeasibleFirst
-from baselines.repair import Repair
-from tests.baselines.small_task import Uniform, campaign, ended, small_task
+from tests.baselines.small_task import campaign, ended, small_task
 
 SAFE = "feasible points first"
 
@@ -16,29 +15,23 @@ SAFE = "feasible points first"
 class TestContract(TunerContract):
     @pytest.fixture
     def factory(self):
-        return FeasibleFirst(Uniform)
+        return FeasibleFirst(UniformDraws)
 
     @pytest.fixture
     def task(self):
         return small_task(seed=3)
 
 
-class TestContractAroundRepair(TestContract):
-    @pytest.fixture
-    def factory(self):
-        return FeasibleFirst(Repair(Uniform))
-
-
 def test_enough_feasible_recipes_end_the_first_stage():
     task = small_task()
-    log = campaign(FeasibleFirst(Uniform)(task), task, lambda recipe: ("ok", 1.0), runs=8)
+    log = campaign(FeasibleFirst(UniformDraws)(task), task, lambda recipe: ("ok", 1.0), runs=8)
     own = [proposal.reason.startswith(SAFE) for proposal, _ in log]
     assert own == [True] * (ENOUGH - 1) + [False] * (8 - ENOUGH + 1)
 
 
 def test_the_first_stage_ends_although_nothing_runs():
     task = small_task()
-    log = campaign(FeasibleFirst(Uniform)(task), task, lambda recipe: ("oom", 1.0), runs=LONGEST + 2)
+    log = campaign(FeasibleFirst(UniformDraws)(task), task, lambda recipe: ("oom", 1.0), runs=LONGEST + 2)
     assert sum(proposal.reason.startswith(SAFE) for proposal, _ in log) == LONGEST
 
 
@@ -48,15 +41,16 @@ def test_candidates_are_safer_than_uniform_draws():
         logs = [campaign(factory(task), task, runs=3) for task in tasks]
         return sum(report.status == "oom" for log in logs for _, report in log)
 
-    assert failures(FeasibleFirst(Uniform)) == 0 < failures(Uniform)
+    assert failures(FeasibleFirst(UniformDraws)) == 0 < failures(UniformDraws)
 
 
 def test_the_inner_tuner_is_told_everything():
     task = small_task()
-    tuner = FeasibleFirst(Uniform)(task)
+    tuner = FeasibleFirst(UniformDraws)(task)
     log = campaign(tuner, task, lambda recipe: ("ok", 1.0), runs=6)
-    assert tuner.inner.heard == [task.baseline.digest, *(proposal.recipe.digest for proposal, _ in log)]
-    assert len(set(tuner.inner.heard)) == 7
+    heard = [proposal.recipe.digest for proposal, _ in tuner.inner.told]
+    assert heard == [task.baseline.digest, *(proposal.recipe.digest for proposal, _ in log)]
+    assert len(set(heard)) == 7
     assert tuner.stop_reason == ""
 
 
@@ -81,7 +75,7 @@ def test_a_success_clears_a_subspace():
 
 def test_infrastructure_faults_block_nothing():
     task = small_task()
-    tuner = FeasibleFirst(Uniform)(task)
+    tuner = FeasibleFirst(UniformDraws)(task)
     recipe = task.space.apply(task.baseline, {"dispatcher": "allgather"})
     for number in range(2 * FAILURES):
         tuner.tell(Proposal(recipe), ended(str(number), "node_failure"))

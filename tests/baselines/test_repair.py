@@ -8,16 +8,16 @@ from typing import ClassVar
 import pytest
 
 from attune_lab.contracts import Estimate, Proposal
-from attune_lab.testing import ScriptedTuner, TunerContract
+from attune_lab.testing import ScriptedTuner, TunerContract, UniformDraws
 from baselines.repair import Repair
 from tests.attune_lab.agent.agent_world import make_task
-from tests.baselines.small_task import Uniform, campaign, ended, small_task
+from tests.baselines.small_task import campaign, ended, small_task
 
 
 class TestContract(TunerContract):
     @pytest.fixture
     def factory(self):
-        return Repair(Uniform)
+        return Repair(UniformDraws)
 
     @pytest.fixture
     def task(self):
@@ -88,7 +88,7 @@ def test_it_gives_up_where_no_level_is_expected_to_fit():
 
 def test_what_is_known_to_run_is_not_repaired():
     task = small_task()
-    tuner = Repair(Uniform)(task)
+    tuner = Repair(UniformDraws)(task)
     big = task.space.apply(task.baseline, {"mbs": 4})
     for level in task.space.parameters["recompute"].choices[1:]:
         tuner.tell(Proposal(task.space.apply(big, {"recompute": level})), ended(level, "ok"))
@@ -112,5 +112,5 @@ def test_reason_to_stop_and_usage_are_the_inner_tuners():
     tuner = Repair(Listed)(task)
     campaign(tuner, task, lambda recipe: ("ok", 1.0))
     assert (tuner.stop_reason, tuner.usage) == ("the script is over", {"usd": 1.5})
-    plain = Repair(Uniform)(task)
+    plain = Repair(UniformDraws)(task)
     assert (plain.stop_reason, plain.usage) == ("", {})

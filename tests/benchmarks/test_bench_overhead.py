@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TINY = ("--campaigns", "1", "--budget", "20x", "--peer-trials", "2")
+TINY = ("--tuner", "attune", "--campaigns", "1", "--budget", "20x", "--peer-trials", "2")
 
 
 def run(*options: str) -> str:

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from attune_lab.testing import UniformDraws
 from baselines.agents.desk import Desk, Draft
 from baselines.agents.playing import alone, proposal_of
 from baselines.agents.replies import proposal_schema
 from baselines.agents.traces import labels
 from baselines.common.options import Option
-from baselines.random_search import RandomSearch
 from experiments import arrangements
 from experiments.arrangements import Outcome, outcome, table
 
@@ -35,7 +35,7 @@ class Solo(Desk):
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
-    entries = {kind.name: SimpleNamespace(load=lambda kind=kind: kind) for kind in (Solo, RandomSearch)}
+    entries = {kind.name: SimpleNamespace(load=lambda kind=kind: kind) for kind in (Solo, UniformDraws)}
     monkeypatch.setattr(arrangements, "tuner_entry_points", lambda: entries)
 
 

@@ -1,4 +1,4 @@
-"""The catalog against the real space, and the tuner against random search on simulated clusters."""
+"""The catalog against the real space, and the tuner against uniform draws on simulated clusters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from attune_lab.recipe.carry import carry_over
 from attune_lab.recipe.effective import effective
 from attune_lab.recipe.files import load as load_recipe
 from attune_lab.space import SearchSpace
-from attune_lab.testing import TunerContract
-from baselines.random_search import RandomSearch
+from attune_lab.testing import TunerContract, UniformDraws
 from simulator.hardware import parse_cluster
 
 CLUSTER = parse_cluster("64xH200-SXM5-141GB")
@@ -69,9 +68,9 @@ def test_every_precondition_of_an_action_can_be_known() -> None:
 
 
 class TestContract(TunerContract):
-    """Both shipped tuners on a real space, compound parameters and variables included."""
+    """The agent, and the draws it is compared with, on a real space, compound parameters and variables included."""
 
-    @pytest.fixture(params=[AttuneTuner, RandomSearch])
+    @pytest.fixture(params=[AttuneTuner, UniformDraws])
     def factory(self, request):
         return request.param
 
@@ -112,10 +111,10 @@ def gain(tuner_class: type, space: SearchSpace, *, seed: int, runs: int) -> floa
 
 
 @pytest.mark.parametrize("model", ["minimax-m2"])
-def test_it_beats_random_search_on_simulated_clusters(model: str) -> None:
+def test_it_beats_uniform_draws_on_simulated_clusters(model: str) -> None:
     space = SearchSpace(carry_over(load_recipe(model).recipe, CLUSTER, COST_MODEL).recipe, CLUSTER)
-    ours, random = (
+    ours, uniform = (
         statistics.fmean(gain(tuner, space, seed=seed, runs=8) for seed in range(3))
-        for tuner in (AttuneTuner, RandomSearch)
+        for tuner in (AttuneTuner, UniformDraws)
     )
-    assert ours > random
+    assert ours > uniform

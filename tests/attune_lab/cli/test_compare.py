@@ -16,7 +16,7 @@ clusters: [8xH200-SXM5-141GB]
 budget: 12x
 worlds: {{first: 100, count: 1}}
 oracle: off
-tuners: [random, {{name: attune, label: no catalog, options: {{without: [use-catalog]}}}}]
+tuners: [attune, {{name: attune, label: no catalog, options: {{without: [use-catalog]}}}}]
 """
 
 
@@ -30,7 +30,7 @@ def test_json_then_the_same_from_the_folder_as_a_table(attune, tmp_path):
     study = written(tmp_path)
     data = attune("compare", study, "--workers", "2", "--json").json
     assert (data["campaigns"], data["statuses"]) == (2, {"finished": 2})
-    assert {row["tuner"] for row in data["tuners"]} == {"random", "no catalog"}
+    assert {row["tuner"] for row in data["tuners"]} == {"attune", "no catalog"}
     assert Path(data["out"]).joinpath("campaigns.parquet").is_file()
     assert {Path(path).name for path in data["report"]} == {"report.md", "report.html"}
     assert all(Path(path).is_file() for path in data["report"])
@@ -43,7 +43,7 @@ def test_json_then_the_same_from_the_folder_as_a_table(attune, tmp_path):
 
 def test_refusals(attune, tmp_path):
     for change, words, said in (
-        (("random", "randon"), (), "did you mean random?"),
+        (("[attune", "[atune"), (), "did you mean attune?"),
         (("12x", "0.1x"), (), "less than one run"),
         (("", ""), ("--engine", "slurm"), "no such engine"),
     ):

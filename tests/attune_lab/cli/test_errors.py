@@ -164,7 +164,7 @@ def test_json_of_every_catalogue_is_one_object(attune):
 
 def test_options_the_tuner_does_not_have_are_refused_before_anything_is_spent(attune, tmp_path):
     out = tmp_path / "c"
-    assert "policy" in _refused(attune(*_tune(**{"--tuner": "random", "--policy": "catalog", "--out": str(out)})))
+    assert "depth" in _refused(attune(*_tune(**{"--tuner": "attune", "--option": "depth=3", "--out": str(out)})))
     assert not out.exists()
 
 
@@ -189,3 +189,8 @@ def test_a_shipped_recipe_can_be_had_as_a_file(attune, tmp_path):
     path.write_text(printed.stdout)
     assert attune("simulate", path, "--cluster", "128xH200-SXM5-141GB", "--json").code == 0
     assert attune("recipes", "glm-4.5", "--json").json["recipes"][0]["text"] == printed.stdout
+
+
+@pytest.mark.parametrize("command", [("compare", "study.yaml"), ("reproduce", "main", "--quick")])
+def test_an_engine_that_is_none_is_refused_wherever_it_is_asked_for(attune, tmp_path, command):
+    assert "take local, ray, dask" in _refused(attune(*command, "--engine", "spark", "--out", tmp_path / "out"))

@@ -1,4 +1,4 @@
-"""Tuners that misbehave, registered for the tests of studies by the fixture `hostile`."""
+"""Tuners that misbehave, registered for the tests of studies by their `conftest.py`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SECONDS = ["wall_s", "tuner_s"]
 RECIPE = Path(__file__).parents[1] / "cli" / "tiny.sh"
 
 
-def study_text(tuners: str = "[random, attune]", more: str = "") -> str:
+def study_text(tuners: str = "[uniform, attune]", more: str = "") -> str:
     """A study of the small recipe; ``more`` are further lines."""
     worlds = "" if "worlds:" in more else "worlds: {first: 100, count: 2}\n"
     return (
@@ -24,7 +24,7 @@ def study_text(tuners: str = "[random, attune]", more: str = "") -> str:
     )
 
 
-def study(tuners: str = "[random, attune]", more: str = "") -> StudySpec:
+def study(tuners: str = "[uniform, attune]", more: str = "") -> StudySpec:
     """The study of `study_text`."""
     return parse_study(study_text(tuners, more))
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from pandas.testing import assert_frame_equal
 from small_study import study
 
 from attune_lab.study.run import run_study
 
-pytestmark = pytest.mark.usefixtures("hostile")
 ONE_WORLD = "worlds: {first: 100, count: 1}\n"
 
 
 def test_every_way_to_fail_is_a_row_and_the_budget_is_the_same_for_all(tmp_path: Path) -> None:
-    tuners = "[random, raises, leaves, exits, crashes, eats, nonsense, invalid, chatty, refuses]"
+    tuners = "[uniform, raises, leaves, exits, crashes, eats, nonsense, invalid, chatty, refuses]"
     spec = study(tuners, ONE_WORLD + "memory_limit_gib: 3\n")
     rows = run_study(spec, tmp_path / "out", workers=2).campaigns.set_index("tuner")
     ended = {
-        "random": "finished", "raises": "tuner_failed", "leaves": "tuner_failed", "exits": "died",
+        "uniform": "finished", "raises": "tuner_failed", "leaves": "tuner_failed", "exits": "died",
         "crashes": "died", "eats": "tuner_failed", "nonsense": "tuner_failed", "invalid": "finished",
         "chatty": "finished", "refuses": "refused",
     }  # fmt: skip
@@ -34,7 +32,7 @@ def test_every_way_to_fail_is_a_row_and_the_budget_is_the_same_for_all(tmp_path:
     ran = rows.drop("refuses")
     assert ran["gpu_hours_budget"].nunique() == 1
     assert (ran["gpu_hours_spent"] <= ran["gpu_hours_budget"]).all()
-    assert (ran.drop("random")["runs"] >= 4).all()  # the baseline's own, and the one sound proposal
+    assert (ran.drop("uniform")["runs"] >= 4).all()  # the baseline's own, and the one sound proposal
     (printed,) = (tmp_path / "out").rglob("chatty/*/output.txt")
     assert printed.read_text().split("\n")[:2] == ["hello", "from outside"]
 

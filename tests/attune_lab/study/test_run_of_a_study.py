@@ -32,7 +32,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tables]:
 def test_every_campaign_is_a_row_and_every_run_of_it(done: tuple[Path, Tables]) -> None:
     campaigns, runs = done[1].campaigns, done[1].runs
     assert list(zip(campaigns["tuner"], campaigns["world"], strict=True)) == [
-        ("random", 100), ("attune", 100), ("random", 101), ("attune", 101),
+        ("uniform", 100), ("attune", 100), ("uniform", 101), ("attune", 101),
     ]  # fmt: skip
     assert (campaigns["status"] == "finished").all()
     keys = ["scenario", "tuner", "world"]
@@ -110,7 +110,7 @@ def test_more_tuners_and_worlds_extend_a_study(done: tuple[Path, Tables], tmp_pa
 
     out, seen = tmp_path / "out", Counted()
     shutil.copytree(done[0], out)
-    tuners = "[random, attune, {name: attune, label: no catalog, options: {without: [use-catalog]}}]"
+    tuners = "[uniform, attune, {name: attune, label: no catalog, options: {without: [use-catalog]}}]"
     more = run_study(study(tuners, "worlds: {first: 99, count: 3}\n"), out, workers=2, observer=seen)
     assert (len(more.campaigns), seen.new) == (9, 5)
     before = done[1].campaigns.drop(columns=SECONDS)
@@ -121,9 +121,9 @@ def test_more_tuners_and_worlds_extend_a_study(done: tuple[Path, Tables], tmp_pa
 @pytest.mark.parametrize(
     ("more", "tuners", "what"),
     [
-        ("rules: {repeats: run}\n", "[random, attune]", "another rules"),
-        ("conditions: {noise: 2}\ngate: off\n", "[random, attune]", "another conditions and another gate"),
-        ("", "[{name: random, label: attune}]", "another tuner"),
+        ("rules: {repeats: run}\n", "[uniform, attune]", "another rules"),
+        ("conditions: {noise: 2}\ngate: off\n", "[uniform, attune]", "another conditions and another gate"),
+        ("", "[{name: uniform, label: attune}]", "another tuner"),
         ("", "[{name: attune, label: attune, options: {without: [use-catalog]}}]", "another options"),
     ],
 )

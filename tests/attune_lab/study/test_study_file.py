@@ -25,13 +25,13 @@ def refusal(text: str) -> str:
 
 
 def test_short_forms() -> None:
-    spec = study("[random, {name: attune, label: bare, options: {without: [use-catalog]}}]", "gate: off\n")
-    assert [(tuner.label, tuner.name) for tuner in spec.tuners] == [("random", "random"), ("bare", "attune")]
+    spec = study("[uniform, {name: attune, label: bare, options: {without: [use-catalog]}}]", "gate: off\n")
+    assert [(tuner.label, tuner.name) for tuner in spec.tuners] == [("uniform", "uniform"), ("bare", "attune")]
     assert spec.tuners[1].options == {"without": ["use-catalog"]}
     assert not spec.gate
     assert list(study(more="worlds: 3\n").worlds.seeds) == [0, 1, 2]
     assert spec.clusters == ("8xH200-SXM5-141GB",)
-    assert {"random", "attune"} <= {tuner.name for tuner in study("all").tuners}
+    assert {"uniform", "attune"} <= {tuner.name for tuner in study("all").tuners}
 
 
 def test_recipe_files_are_found_from_the_study(tmp_path: Path) -> None:
@@ -46,13 +46,13 @@ def test_recipe_files_are_found_from_the_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("[random, attune]", "[randon]", "tuners[0].name: no tuner is called 'randon'; did you mean random?"),
-        ("[random, attune]", "[random+repai]", "no wrapper is called 'repai'"),
-        ("[random, attune]", "[random, {name: attune, label: Random}]", "names Random and random more than once"),
-        ("[random, attune]", "[]", "tuners is empty; name at least one"),
-        ("[random, attune]", "[{nam: random}]", "tuners[0].nam is no key of a study; did you mean name?"),
-        ("[random, attune]", "[{name: random, label: ../x}]", "tuners[0].label: '../x' is no name"),
-        ("[random, attune]", "5", "tuners: 5 is refused"),
+        ("[uniform, attune]", "[unifrom]", "tuners[0].name: no tuner is called 'unifrom'; did you mean uniform?"),
+        ("[uniform, attune]", "[uniform+repai]", "no wrapper is called 'repai'"),
+        ("[uniform, attune]", "[uniform, {name: attune, label: Uniform}]", "names Uniform and uniform more than once"),
+        ("[uniform, attune]", "[]", "tuners is empty; name at least one"),
+        ("[uniform, attune]", "[{nam: uniform}]", "tuners[0].nam is no key of a study; did you mean name?"),
+        ("[uniform, attune]", "[{name: uniform, label: ../x}]", "tuners[0].label: '../x' is no name"),
+        ("[uniform, attune]", "5", "tuners: 5 is refused"),
         ("budget: 12x", "budget: 0.5x", "budget: 0.5x is less than one run of the baseline"),
         ("budget: 12x", "budget: much", "budget: 'much' is not a budget"),
         ("budget: 12x", "budgets: 12x", "budget is missing; budgets is no key of a study; did you mean budget?"),
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_named_with_its_place(before: str, after: str, said: st
 
 
 def test_all_mistakes_are_named_at_once() -> None:
-    text = study_text("[randon, random]", "gate: perhaps\n").replace("12x", "0x").replace("count: 2", "count: 0")
+    text = study_text("[unifrom, uniform]", "gate: perhaps\n").replace("12x", "0x").replace("count: 2", "count: 0")
     assert all(part in refusal(text) for part in ("budget", "worlds.count", "tuners[0]", "gate"))
 
 
@@ -131,7 +131,7 @@ def test_any_value_of_any_key_is_used_or_refused_in_one_sentence(key: str, value
 
 
 def test_every_tuner_meets_every_world_of_every_scenario_in_a_folder_of_its_own() -> None:
-    spec = study("[random, attune, {name: attune, label: 'a, b (c)'}]", "worlds: 4\n")
+    spec = study("[uniform, attune, {name: attune, label: 'a, b (c)'}]", "worlds: 4\n")
     jobs = list(campaign_jobs(spec, Path("out")))
     assert len(jobs) == len({job.folder for job in jobs}) == 12
     assert [job.world for job in jobs] == sorted(job.world for job in jobs)

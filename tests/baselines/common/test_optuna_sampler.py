@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import optuna
 import pytest
 
 from baselines.common.optuna_sampler import OptunaSampler
 from baselines.common.outcomes import Outcome
-from benchmarks.bench_adapters import optuna_adapter, optuna_loop
+from benchmarks.bench_adapters import PAIRS, main, optuna_adapter, optuna_loop
 from benchmarks.closed_form import PROBLEMS
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -67,3 +70,12 @@ def test_a_sampler_that_learns_from_its_own_trials_is_told_of_the_suggestion():
     other = {**asked, "on": not asked["on"]}
     sampler.tell(other, Outcome(1.0))
     assert [trial.params for trial in sampler.study.trials] == [asked]
+
+
+def test_the_benchmark_prints_its_table(monkeypatch, capsys):
+    words = ["bench", "--json", "--evaluations", "9", "--seeds", "1", "--samplers", "optuna TPE"]
+    monkeypatch.setattr(sys, "argv", words)
+    main(PAIRS)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 5
+    assert all(row["adapter"] == row["library"] for row in rows)

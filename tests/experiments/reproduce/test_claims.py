@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 
 from attune_lab.contracts import UserError
+from attune_lab.study.tables import Tables
 from experiments.reproduce import ablations_table, command, main_table, sensitivity_table, tuners_table
 from experiments.reproduce.bench import Bench, shipped_study
 from experiments.reproduce.claims import compared
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "attune_lab" / "study"))
-from test_figures import frame
+from test_figures import frame, runs_of
 
 
 def campaigns(
@@ -113,7 +114,13 @@ def test_sensitivity_shows_when_the_order_turns():
 
 
 @pytest.mark.parametrize("name", ["main", "tuners", "rules", "repair", "sensitivity"])
-def test_the_shipped_studies_are_studies(name):
+def test_the_shipped_studies_are_studies(name, monkeypatch):
+    class Any(dict):
+        def __contains__(self, name):
+            return True
+
+    for kind in ("tuner", "wrapper"):
+        monkeypatch.setattr(f"attune_lab.workbench.{kind}_entry_points", Any)
     spec = shipped_study(name)
     assert spec.name == name
     assert spec.worlds.count >= 20
@@ -122,6 +129,22 @@ def test_the_shipped_studies_are_studies(name):
 def test_a_tuner_that_is_not_installed_is_left_out(monkeypatch):
     monkeypatch.setattr("attune_lab.workbench.tuner_entry_points", lambda: {"attune": None, "random": None})
     assert [tuner.label for tuner in shipped_study("tuners").tuners] == ["attune", "random"]
+
+
+def test_the_agent_alone_fills_every_table(tmp_path, monkeypatch):
+    """As where every tuner of `baselines` is deleted; `tests/conftest.py` sees to that."""
+
+    def study(self, name, **changes):
+        labels = [tuner.label for tuner in shipped_study(name).tuners]
+        assert all(label.startswith("attune") for label in labels)
+        runs = pd.concat([runs_of([1.0, 2.0], label, world) for label in labels for world in range(3)])
+        rows = campaigns({label: [1.0, 2.0, 4.0] for label in labels})
+        return Tables(rows.assign(stop_reason="done"), runs.assign(status="ok", repeated=False))
+
+    monkeypatch.setattr(Bench, "study", study)
+    made = command.run(["tuners", "ablations", "sensitivity"], tmp_path)["tables"]
+    assert [table["title"] for table in made["ablations"]["tables"][1:]] == ["Search rules", "Agent or catalog?"]
+    assert [row[2:] for row in made["sensitivity"]["tables"][0]["rows"]] == [["attune", "–"]] * 8
 
 
 def test_a_quick_study_is_one_world(tmp_path):

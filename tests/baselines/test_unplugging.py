@@ -1,0 +1,89 @@
+"""Any tuner can be deleted with its tests and benchmarks, and everything else still works: nothing else leans on it."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+NAMES = {
+    name: entry.split(":")[0]
+    for group in ("attune.tuners", "attune.wrappers")
+    for name, entry in GROUPS[group].items()
+    if entry.startswith("baselines.")
+}
+"""Module of each tuner and wrapper of `baselines`, by the name it is registered under."""
+
+PLUGGED = sorted(set(NAMES.values()))
+ROOMS = ("attune_lab", "baselines", "benchmarks", "experiments", "scripts", "simulator", "tests")
+SOURCES = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+TESTS, BENCHMARKS = ROOT / "tests", ROOT / "benchmarks"
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, relative ones resolved."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *filter(None, [node.module])))
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+IMPORTS = {path: set(imported(path)) for path in SOURCES}
+
+
+def leaning_on(module: str) -> set[Path]:
+    """Files that import the module, or something of it."""
+    return {
+        path
+        for path, names in IMPORTS.items()
+        if any(name == module or name.startswith(f"{module}.") for name in names)
+    }
+
+
+def own_files(module: str) -> set[Path]:
+    """The files that are the tuner: its module, or its folder where it has one to itself."""
+    path = ROOT.joinpath(*module.split("."))
+    return {path.with_suffix(".py"), *path.rglob("*.py")} & IMPORTS.keys()
+
+
+@pytest.mark.parametrize("module", PLUGGED)
+def test_no_other_code_leans_on_it(module: str) -> None:
+    assert own_files(module)
+    others = leaning_on(module) - own_files(module)
+    assert {path for path in others if not {TESTS, BENCHMARKS} & {*path.parents}} == set()
+    for benchmark in others & {*BENCHMARKS.iterdir()}:
+        assert leaning_on(f"benchmarks.{benchmark.stem}") | leaning_on(benchmark.stem) <= others
+
+
+@pytest.mark.parametrize("module", PLUGGED)
+def test_its_tests_stand_with_the_tuners_and_test_nothing_else(module: str) -> None:
+    tests = {path for path in leaning_on(module) if TESTS in path.parents}
+    assert tests, f"{module} has no test"
+    assert {path for path in tests if TESTS / "baselines" not in path.parents} == set()
+    assert {other for other in PLUGGED if other != module and leaning_on(other) & tests} == set()
+
+
+def test_nothing_is_shared_by_one_tuner_alone() -> None:
+    """What one tuner alone uses belongs into its file or folder, and is deleted with it."""
+    shared = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "baselines").rglob("*.py")
+        if path.name != "__init__.py" and not any(path in own_files(module) for module in PLUGGED)
+    }
+    used = {module: leaning_on(module) - own_files(module) for module in shared}
+    lonely = {
+        module
+        for module, users in used.items()
+        if len({tuner for tuner in PLUGGED for path in users if path in own_files(tuner)}) == 1
+        and all(any(path in own_files(tuner) for tuner in PLUGGED) or TESTS in path.parents for path in users)
+    }
+    assert lonely == set()
