@@ -63,10 +63,10 @@ def test_what_a_tuner_says_and_forges_costs_only_its_own_search(tmp_path: Path) 
 def test_what_a_tuner_leaves_in_its_process_never_meets_the_next_one(tmp_path: Path) -> None:
     first, again = (
         run_study(study(tuners, ONE_WORLD), tmp_path / name, workers=1)
-        for name, tuners in (("first", "[dices, random]"), ("again", "[plants, random, litters, dices]"))
+        for name, tuners in (("first", "[dices, uniform]"), ("again", "[plants, uniform, litters, dices]"))
     )
     rows = again.campaigns.set_index("tuner")
     assert (rows["status"] == "finished").all()
-    for tuner in ("dices", "random"):
+    for tuner in ("dices", "uniform"):
         one, other = (tables.runs[tables.runs["tuner"] == tuner].reset_index(drop=True) for tables in (first, again))
         assert_frame_equal(one, other)

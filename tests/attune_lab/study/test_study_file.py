@@ -65,7 +65,7 @@ def test_recipe_files_are_found_from_the_study(tmp_path: Path) -> None:
         ("name: small", "name: small\ntime_limit_s: .nan", "time_limit_s: nan is refused"),
         (str(RECIPE), "glm-4.55", "recipes[0]: no file and no shipped recipe"),
         ("name: small", "name: [", "is not YAML"),
-        ("[random, attune]", "[{name: random, options: {a: .nan}}]", "tuners[0].options: a number must be finite"),
+        ("[uniform, attune]", "[{name: uniform, options: {a: .nan}}]", "tuners[0].options: a number must be finite"),
         (f"['{RECIPE}']", "[{name: x, source: glm-4.5, digest: '0'}]", "recipes[0]: write a name from attune recipes"),
         ("name: small", "name: small\nmemory_limit_gib: 1.0e+300", "memory_limit_gib: 1e+300 is refused"),
         ("name: small", "name: small\ntime_limit_s: 1.0e+300", "time_limit_s: 1e+300 is refused"),
@@ -96,9 +96,9 @@ def test_aliases_of_aliases_are_refused_before_they_swell(key: str) -> None:
 
 
 def test_many_tuners_are_told_apart_quickly_and_wrapped_once() -> None:
-    many = ", ".join(f"{{name: random, label: r{number}}}" for number in range(300))
+    many = ", ".join(f"{{name: uniform, label: r{number}}}" for number in range(300))
     assert len(study(f"[{many}]").tuners) == 300
-    assert "is no name" in refusal(study_text(f"[random{'+repair' * 2000}]"))
+    assert "is no name" in refusal(study_text(f"[uniform{'+repair' * 2000}]"))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
