@@ -163,6 +163,18 @@ class Gate(Protocol):
         """The verdict on the effective settings alone; costs no run."""
         ...
 
+    def judge_early(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> Verdict:
+        """The verdict on a candidate's short run; only a ``reject`` means anything, and it needs no longer run."""
+        ...
+
     def judge(
         self,
         baseline: Recipe,

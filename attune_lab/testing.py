@@ -158,6 +158,10 @@ class FakeGate:
         """Passes: settings are not looked at."""
         return FakeVerdict("pass")
 
+    def judge_early(self, baseline: Recipe, candidate: Recipe, **runs: Any) -> FakeVerdict:
+        """Sees nothing in a short run."""
+        return FakeVerdict("inconclusive")
+
     def judge(self, baseline: Recipe, candidate: Recipe, **runs: Any) -> FakeVerdict:
         """The scripted verdict."""
         reason = self._reject(candidate)

@@ -3,7 +3,8 @@
 **What it is.** A Gaussian process with a Matern-5/2 kernel and one length scale a parameter, and log expected
 improvement weighted with the probability that the limits are kept.
 
-**Faithful.** The sampler is Optuna's own, untouched.
+**Faithful.** The sampler is Optuna's own, untouched but for the number of points from which the acquisition is improved
+locally: 5 instead of 10, as that is where the time goes.
 
 **Added, for it to be strong here.** What `ModelTuner` says: warm start, legality, repeats, failures. Values are put to
 it as their place in the order of declaration, and all limits as one, since each limit is one more process to fit.
@@ -25,6 +26,9 @@ from baselines.common.points import Points
 
 OPTIONS = {"n_startup_trials": Option(8, least=1), **STUDY_OPTIONS}
 
+LOCAL_SEARCHES = 5
+"""Starts of the local search for the best acquisition; with Optuna's 10 a campaign takes nearly twice as long."""
+
 
 class OptunaGP(ModelTuner):
     """Optuna's GP sampler behind the tuner contract.
@@ -44,6 +48,7 @@ class OptunaGP(ModelTuner):
         points = Points(task)
         startup = options["n_startup_trials"]
         gp = optuna().samplers.GPSampler(n_startup_trials=startup, seed=task.seed)
+        gp._n_local_search = LOCAL_SEARCHES  # no argument of the constructor
         sampler = OptunaSampler(points.choices, gp, encoding="index", limits="as one")
         copy = study_copy(self.name, options, task.seed, points.choices)
         super().__init__(task, points, sampler, Habits(startup=startup, asks=1), copy)

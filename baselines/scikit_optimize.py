@@ -9,10 +9,11 @@ the run; the sampler is then told the seconds each one took.
 
 **Added, for it to be strong here.** What `ModelTuner` says: warm start, repeats, failures. The library answers a
 repeated suggestion with a random point; here known points are no candidates in the first place. Its candidates are
-uniform draws, which seldom come near a good point of thirty parameters; here there are 150 more, one or two levers away
-from one of the best five. To be cheap, forests have 50 trees and there are 300 uniform draws (library: 100 and 10,000),
-and the Gaussian process is fitted without restarts. Gradient boosting is refused: its quantile regressor is none to
-scikit-learn 1.6 and later (holgern/scikit-optimize, issue 11), and it calls ``np.in1d``, which NumPy 2.4 removed.
+uniform draws, which seldom come near a good point of thirty parameters; here there are five more a parameter, one or
+two levers away from one of the best five. To be cheap, forests have 50 trees and there are 300 uniform draws (library:
+100 and 10,000), and the Gaussian process is fitted without restarts. Gradient boosting is refused: its quantile
+regressor is none to scikit-learn 1.6 and later (holgern/scikit-optimize, issue 11), and it calls ``np.in1d``, which
+NumPy 2.4 removed.
 
 **Source.** scikit-optimize 0.10.2 (holgern/scikit-optimize).
 """
@@ -54,7 +55,7 @@ class Settings:
         acquisition: the library's ``acq_func``.
         startup: points told, or random, before a surrogate is fitted.
         candidates: legal points, drawn uniformly, among which the acquisition is maximised.
-        near: further candidates, one or two levers away from one of the `BEST` best points.
+        near: further candidates for each parameter, one or two levers away from one of the `BEST` best points.
         trees: of a forest.
     """
 
@@ -62,7 +63,7 @@ class Settings:
     acquisition: str = "EI"
     startup: int = 8
     candidates: int = 300
-    near: int = 150
+    near: int = 5
     trees: int = 50
 
 
@@ -128,7 +129,11 @@ class SkoptSampler:
 
     def _candidates(self, n_samples: int = 1, random_state: Any = None) -> list[list[Any]]:
         """Uniform draws of legal points, and legal points near the best; none that was told, if there are others."""
-        near = [self._near_the_best(random_state) for _ in range(self._settings.near if self._told else 0)]
+        near = (
+            []
+            if not self._told
+            else [self._near_the_best(random_state) for _ in range(self._settings.near * len(self._values))]
+        )
         legal = [places for places in near if self._legal(self._point(places))]
         drawn = self._uniform(n_samples, random_state) + legal
         return [places for places in drawn if _key(places) not in self._told] or drawn

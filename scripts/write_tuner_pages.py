@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,10 +27,13 @@ def main() -> None:
     parts = [INTRODUCTION.strip()]
     for title, entries in (("Tuners", tuner_entry_points()), ("Wrappers", wrapper_entry_points())):
         parts.append(f"## {title}")
-        parts += [
-            f"### {name}\n\n`{entry.value}`\n\n{docstring(entry.module)}" for name, entry in sorted(entries.items())
-        ]
+        parts += [section(entry) for _, entry in sorted(entries.items())]
     print("\n\n".join(parts))
+
+
+def section(entry: EntryPoint) -> str:
+    """What the page says of a tuner or wrapper."""
+    return f"### {entry.name}\n\n`{entry.value}`\n\n{docstring(entry.module)}"
 
 
 def docstring(module: str) -> str:

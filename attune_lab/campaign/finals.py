@@ -46,7 +46,8 @@ def finals(
 
     A trial that gained more than the noise is run again for 20 steps, fastest first. That one run is the gate's
     evidence and the measurement the tuner is credited with; the fast sample that brought the trial here is not.
-    A final run that a slow node seems to have spoilt is made once more.
+    One whose search run shows already what the gate rejects is spared it. A final run that a slow node seems to have
+    spoilt is made once more.
     """
     losses = [Loss(t.label, _failure(t.report)) for t in trials if t.report.status != "ok"]
     winner: Winner | None = None
@@ -57,7 +58,9 @@ def finals(
             losses.append(Loss(trial.label, f"the shipped recipe was faster in the search ({gain:+.1%} here)", gain))
         elif gain <= band:
             losses.append(Loss(trial.label, _no_gain(gain, band), gain))
-        elif reason := _refused(gate.configuration(baseline.recipe, trial.proposal.recipe)):
+        elif reason := _refused(gate.configuration(baseline.recipe, trial.proposal.recipe)) or _seen(
+            trial, baseline, gate
+        ):
             losses.append(Loss(trial.label, reason, gain))
         else:
             finalist += 1
@@ -133,6 +136,18 @@ def _spoilt(report: RunReport, searched_gain: float, baseline: Baseline) -> bool
 def _faster(one: RunReport, other: RunReport) -> RunReport:
     """The faster of two runs of one recipe; a run that did not end well is the slower one."""
     return max(one, other, key=lambda report: report.tokens_per_s_per_gpu or 0.0)
+
+
+def _seen(trial: Trial, baseline: Baseline, gate: Gate) -> str | None:
+    """What the search run of a trial shows already that the gate rejects, None when nothing."""
+    verdict = gate.judge_early(
+        baseline.recipe,
+        trial.proposal.recipe,
+        baseline_runs=baseline.runs,
+        candidate_run=trial.report,
+        twin_runs=baseline.twins,
+    )
+    return _refused(verdict) if verdict.verdict == "reject" else None
 
 
 def _refused(verdict: Verdict) -> str | None:

@@ -35,6 +35,24 @@ class CampaignGate:
         )
         return judge(settings.checks, ())
 
+    def judge_early(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> Verdict:
+        """What a run of a few steps shows already: ``reject`` where no further step could change that."""
+        settings = configuration.check(
+            baseline, candidate, cluster=self.cluster, versions=candidate_run.versions, approvals=self.approvals
+        )
+        repeats = [Curve.from_report(run) for run in (*baseline_runs[1:], *twin_runs) if run.status == "ok"]
+        curves = Curve.from_report(baseline_runs[0]), Curve.from_report(candidate_run)
+        seen = convergence.decide(*curves, repeats, change=settings.change, allowance=settings.allowance)
+        return judge((), seen.checks or None)
+
     def judge(
         self,
         baseline: Recipe,
@@ -64,6 +82,18 @@ class OpenGate(CampaignGate):
     """No gate: whatever ran and was fast is shipped. For studies of what a gate is worth, never for a user's recipe."""
 
     def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
+        """Passes unread."""
+        return judge((), ())
+
+    def judge_early(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> Verdict:
         """Passes unread."""
         return judge((), ())
 

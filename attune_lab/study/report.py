@@ -166,7 +166,7 @@ def safety_table(campaigns: pd.DataFrame) -> Table:
     ]
     note = (
         "Campaigns whose shipped recipe has an active defect in its world, those whose fastest measured recipe has one "
-        "(what would be shipped without a gate), finalists the gate stopped, campaigns whose tuner failed."
+        "(what would be shipped without a gate), recipes the gate stopped, campaigns whose tuner failed."
     )
     header = ["tuner", "shipped faulty %", "fastest faulty %", "stopped by the gate", "tuner failed"]
     return _table("What the gate is worth", header, rows, note)

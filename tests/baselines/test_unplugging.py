@@ -72,6 +72,13 @@ def test_its_tests_stand_with_the_tuners_and_test_nothing_else(module: str) -> N
     assert {other for other in PLUGGED if other != module and leaning_on(other) & tests} == set()
 
 
+@pytest.mark.parametrize("module", PLUGGED)
+def test_no_document_names_its_files(module: str) -> None:
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    files = [path.relative_to(ROOT).as_posix() for path in own_files(module)]
+    assert [page.name for page in documents if any(file in page.read_text(encoding="utf-8") for file in files)] == []
+
+
 def test_nothing_is_shared_by_one_tuner_alone() -> None:
     """What one tuner alone uses belongs into its file or folder, and is deleted with it."""
     shared = {
