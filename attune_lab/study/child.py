@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from attune_lab.study.jobs import Job
 
 DONE, SPENT, FAULT = b"done\n", b"spent\n", b"fault "
+_LARGEST_FILE = 2**28
+"""Bytes that any one file may grow to; what a campaign keeps itself is far smaller."""
+
 _GRACE_S = 20
 """A parent ends a job at its time limit; a child that is left alone, and too busy to notice, ends itself later."""
 
@@ -71,6 +74,9 @@ def _limited(time_s: float, memory_gib: float) -> Iterator[None]:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = int(memory_gib * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        limit = _LARGEST_FILE if hard == resource.RLIM_INFINITY else min(_LARGEST_FILE, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # a tuner that prints for ever does not fill the disk
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, time_s + _GRACE_S)
     yield

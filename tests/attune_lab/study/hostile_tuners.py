@@ -128,6 +128,14 @@ class Floods(Once):
         raise RuntimeError("\ud800 <b>" + "x" * 10_000_000)
 
 
+class Prattles(Once):
+    """Prints more than a disk should hold."""
+
+    def act(self):
+        while True:
+            print("x" * 2**24)
+
+
 class Overflows(Once):
     def act(self):
         return Proposal(self.task.baseline.with_settings({"mbs": 4}), predicted={"gain": 10**400})

@@ -48,11 +48,12 @@ def test_a_tuner_that_hangs_is_ended_and_its_campaign_goes_to_its_finals(tmp_pat
 
 
 def test_what_a_tuner_says_and_forges_costs_only_its_own_search(tmp_path: Path) -> None:
-    spec = study("[mutters, floods, overflows, forges, abandons]", ONE_WORLD)
+    spec = study("[mutters, floods, prattles, overflows, forges, abandons]", ONE_WORLD)
     tables = run_study(spec, tmp_path / "out", workers=2)
     rows = tables.campaigns.set_index("tuner")
-    ended = {"mutters": "tuner_failed", "floods": "tuner_failed", "overflows": "tuner_failed"}
+    ended = dict.fromkeys(("mutters", "floods", "prattles", "overflows"), "tuner_failed")
     assert rows["status"].to_dict() == {**ended, "forges": "finished", "abandons": "died"}
+    assert "File too large" in rows["stop_reason"]["prattles"]
     assert "Unreadable" in rows["stop_reason"]["mutters"]
     assert len(rows["stop_reason"]["floods"]) < 600
     assert rows["repeats"]["forges"] == 20

@@ -17,6 +17,7 @@ from pandas.testing import assert_frame_equal
 from small_study import SECONDS, assert_same, study, study_text
 
 from attune_lab.contracts import EnvironmentFault, UserError
+from attune_lab.study.jobs import campaign_jobs
 from attune_lab.study.run import StudyObserver, run_study
 from attune_lab.study.spec import parse_study
 from attune_lab.study.tables import Tables, read_parquet, read_tables
@@ -167,3 +168,14 @@ def test_reading_changes_nothing(done: tuple[Path, Tables]) -> None:
     before = sorted((path, path.stat().st_mtime_ns) for path in done[0].rglob("*"))
     assert isinstance(read_tables(done[0]).campaigns, pd.DataFrame)
     assert sorted((path, path.stat().st_mtime_ns) for path in done[0].rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_stops_the_study_and_is_no_tuners_fault(tmp_path: Path) -> None:
+    spec, out = study("[uniform]"), tmp_path / "out"
+    folder = next(campaign_jobs(spec, out)).folder
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    with pytest.raises(EnvironmentFault, match="world-100"):
+        run_study(spec, out)
+    folder.unlink()
+    assert (run_study(spec, out).campaigns["status"] == "finished").all()
