@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -143,9 +144,21 @@ def test_a_folder_without_a_study_or_with_a_damaged_one_is_named(done: tuple[Pat
         read_tables(tmp_path)
     shutil.copytree(done[0], tmp_path / "out")
     record = next((tmp_path / "out").rglob("record.json"))
-    record.write_text("{")
-    with pytest.raises(EnvironmentFault, match="remove it"):
-        read_tables(tmp_path / "out")
+    whole = json.loads(record.read_text())
+    for damaged in (
+        "{",
+        "[" * 100_000,
+        json.dumps(whole | {"row": []}),
+        json.dumps(whole | {"status": "won"}),
+        json.dumps(whole | {"identity": 3}),
+        json.dumps(whole | {"row": whole["row"] | {"gain_pct": "much"}}),
+        json.dumps(whole | {"row": whole["row"] | {"runs": 2**80}}),
+        json.dumps(whole | {"message": "\ud800", "row": {"faults": "\ud800"}}),
+        json.dumps(whole | {"runs": [{"label": 5}]}),
+    ):
+        record.write_text(damaged)
+        with pytest.raises(EnvironmentFault, match="remove it"):
+            read_tables(tmp_path / "out")
     with pytest.raises(EnvironmentFault, match="no table of a study"):
         read_parquet(record)
 
