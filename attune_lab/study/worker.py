@@ -30,6 +30,9 @@ _ONE_THREAD = {
 }
 """Workers share the cores; two of them with a thread a core each would be slower than one."""
 
+_AS_SKLEARN = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
+"""What scikit-learn sets when it is imported: set before, a child that imported it is as it was, and is used again."""
+
 
 _LAST_WORDS_S = 10
 _LOOK_S = 1.0
@@ -70,7 +73,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+            env={**_AS_SKLEARN, **os.environ, **_ONE_THREAD, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
 
