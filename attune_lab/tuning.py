@@ -14,6 +14,7 @@ from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campai
 from attune_lab.campaign.budget import Budget, TunerBudget
 from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import EnvironmentFault, Tuner, TuningTask, UserError
+from attune_lab.foreign import told
 from attune_lab.workbench import TunerFactory, Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
 
@@ -177,7 +178,7 @@ def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None
         raise
     except Exception as error:
         raise UserError(
-            f"the tuner cannot be set up ({type(error).__name__}: {error}); check its options or take another --tuner"
+            f"the tuner cannot be set up ({told(error)}); check its options or take another --tuner"
         ) from error
 
 

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.contracts import Tuner, TuningTask, UserError
+from attune_lab.foreign import told
 
 if TYPE_CHECKING:
     from attune_lab.cost_model import SimulatedCostModel
@@ -137,6 +138,4 @@ def _loaded(name: str, known: Mapping[str, EntryPoint], kind: str, asked: str) -
     try:
         return known[name].load()
     except Exception as error:  # a stranger's package may raise anything
-        raise UserError(
-            f"--tuner {asked}: its package does not import ({type(error).__name__}: {error}); reinstall it"
-        ) from error
+        raise UserError(f"--tuner {asked}: its package does not import ({told(error)}); reinstall it") from error

@@ -246,6 +246,6 @@ def _rulebook(options: Mapping[str, Any]) -> Rulebook:
     if policy not in POLICIES:
         raise UserError(f"policy {policy!r} is not in this version; available: {', '.join(POLICIES)}")
     without = options.get("without", ())
-    if isinstance(without, str):
+    if not (isinstance(without, list | tuple) and all(isinstance(name, str) for name in without)):
         raise UserError("option 'without' must be a list of rule names")
     return Rulebook(without)

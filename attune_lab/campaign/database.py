@@ -26,7 +26,7 @@ def locked(out: Path, what: str = "campaign") -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        pid = holder.read_text().strip() if holder.exists() else "unknown"
+        pid = (holder.read_text().strip() if holder.exists() else "") or "unknown"  # it may be about to say so
         raise EnvironmentFault(
             f"another attune process (pid {pid}) is driving the {what} in {out}; wait for it or use another --out"
         ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign.baseline import SEARCH_LIMIT, TIMING_STEPS, Baseline
@@ -22,6 +22,7 @@ from attune_lab.contracts import (
     Tuner,
     UserError,
 )
+from attune_lab.foreign import told
 from attune_lab.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 MAX_REASONS_BYTES = 65_536
 """So much of a proposal's reasons, changes and predictions is kept; more is a tuner gone wrong."""
+
+
+MAX_RECIPE_BYTES = 4_194_304
+"""So much of a recipe is kept; those of files are far smaller."""
 
 
 MAX_STOP_REASON = 500
@@ -132,7 +137,8 @@ class _Loop:
             _guarded(tuner.tell, Proposal(self.baseline.recipe, reason="the recipe as it came in"), run)
         free = 0
         while free < self.rules.free_answers:
-            proposal = _usable(_guarded(tuner.ask))
+            asked = _guarded(tuner.ask)
+            proposal = _usable(asked)
             if proposal is None:
                 return _stopped(_guarded(getattr, tuner, "stop_reason", None))
             try:
@@ -140,7 +146,7 @@ class _Loop:
             except BudgetExceeded as refusal:
                 return f"the budget is spent: {refusal}"
             free = free + 1 if was_free else 0
-            _guarded(tuner.tell, proposal, report)
+            _guarded(tuner.tell, asked, report)
         return f"the tuner's last {self.rules.free_answers} proposals were invalid or repeats"
 
     def _answer(self, proposal: Proposal) -> tuple[RunReport, bool]:
@@ -248,7 +254,7 @@ def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
     except (UserError, EnvironmentFault, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise TunerFailure(f"the tuner failed ({type(error).__name__}: {error})") from error
+        raise TunerFailure(f"the tuner failed ({told(error)})") from error
 
 
 def _stopped(why: object) -> str:
@@ -263,19 +269,21 @@ def _stopped(why: object) -> str:
 
 
 def _usable(proposal: object) -> Proposal | None:
-    """The proposal, when it is one that can be stored and run."""
+    """The proposal as it can be stored and run: of its recipe a copy, so that nothing but its settings counts."""
     if proposal is None:
         return None
     if not isinstance(proposal, Proposal) or not isinstance(proposal.recipe, Recipe):
         raise TunerFailure(f"the tuner returned {type(proposal).__name__} instead of a proposal with a recipe")
     try:
-        reasons = json.dumps(describe(proposal), allow_nan=False, ensure_ascii=False)
-        json.dumps(proposal.recipe.canonical(), allow_nan=False, ensure_ascii=False).encode()
-        size = len(reasons.encode())
-    except (TypeError, ValueError, AttributeError) as error:
-        raise TunerFailure(f"the tuner returned a proposal that cannot be stored ({error})") from error
+        said = json.dumps(describe(proposal), allow_nan=False, ensure_ascii=False)
+        settings = json.dumps(proposal.recipe.canonical(), allow_nan=False, ensure_ascii=False)
+        recipe = Recipe.from_canonical(json.loads(settings))
+        sizes = len(said.encode()), len(settings.encode())
+    except Exception as error:  # what it is made of is the tuner's
+        raise TunerFailure(f"the tuner returned a proposal that cannot be stored ({told(error)})") from error
     if not isinstance(proposal.reason, str) or not isinstance(proposal.lesson, str | None):
         raise TunerFailure("the tuner returned a proposal whose reason or lesson is no text")
-    if size > MAX_REASONS_BYTES:
-        raise TunerFailure(f"the tuner returned a proposal with {size} bytes of reasons; {MAX_REASONS_BYTES} are kept")
-    return proposal
+    for what, size, most in zip(("reasons", "settings"), sizes, (MAX_REASONS_BYTES, MAX_RECIPE_BYTES), strict=True):
+        if size > most:
+            raise TunerFailure(f"the tuner returned a proposal with {size} bytes of {what}; {most} are kept")
+    return replace(proposal, recipe=recipe)

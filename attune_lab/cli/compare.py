@@ -58,18 +58,16 @@ def compare(
         "statuses": tables.campaigns["status"].value_counts().to_dict(),
         "gpu_hours": float(tables.campaigns["gpu_hours_spent"].sum()),
         "tuners": tuners,
-        "report": _report(folder, tables) if tuners else [],
+        "report": _report(folder, tables),
     }
     emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
 
 
 def _summary(campaigns: pd.DataFrame) -> list[dict[Any, Any]]:
     """A row per tuner, best mean gain first; empty when no world was finished by every tuner."""
-    from attune_lab.study.figures import by_world, summary
+    from attune_lab.study.figures import comparable, summary
 
-    if by_world(campaigns, "gain_pct").dropna().empty:
-        return []
-    return summary(campaigns).to_dict("records")
+    return summary(campaigns).to_dict("records") if comparable(campaigns) else []
 
 
 def _report(folder: Path, tables: Tables) -> list[str]:

@@ -43,12 +43,15 @@ def reproduce(
     """
     from attune_lab.contracts import UserError
     from attune_lab.report.study_progress import study_observer
+    from attune_lab.study.engines import require_engine
 
+    runs_on = require_engine(engine)
     found = [entry for entry in entry_points(group=GROUP) if entry.name == "tables"]
     if not found:
         raise UserError("the package experiments, which makes the tables, is not installed; install attune-lab whole")
     with study_observer(console(stderr=True), quiet=as_json) as observer:
-        data = found[0].load()(tables or ["all"], out, quick=quick, workers=workers, engine=engine, observer=observer)
+        make = found[0].load()
+        data = make(tables or ["all"], out, quick=quick, workers=workers, engine=runs_on, observer=observer)
     emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
 
 

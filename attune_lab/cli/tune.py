@@ -88,11 +88,12 @@ def _options(words: Sequence[str], **named: Any) -> tuple[tuple[str, Any], ...]:
 
 def _value(key: str, text: str) -> Any:
     """``text`` read as YAML, when JSON can hold it: that is how a campaign keeps its options."""
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
+    from attune_lab.foreign import read_yaml
+
     try:
-        value = YAML(typ="safe", pure=True).load(text)
+        value = read_yaml(text)
         json.dumps(value, allow_nan=False)
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"--option {key}={text}: not a plain value; write a number, a word or a YAML list") from error

@@ -1,8 +1,9 @@
 """The program of a child process: it takes jobs from its parent, one after another, and does not outlive it.
 
 A tuner may hang, exit, crash or eat all memory; it takes this process with it, and no other. The parent writes
-pickled jobs to standard input and reads one line for each that is done. The end of standard input is the parent's
-death, however it came about: this process then kills its whole group, so no lock stays held.
+pickled jobs to standard input and reads one line for each: done, done for the last time (the tuner left something
+behind that the next one would meet), or why no record could be left. The end of standard input is the parent's death,
+however it came about: this process then kills its whole group, so no lock stays held.
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, BinaryIO
 
+from attune_lab.contracts import EnvironmentFault
+from attune_lab.study.leftovers import seed_global_numbers, state_of_process
+
 if TYPE_CHECKING:
     from attune_lab.study.jobs import Job
 
-DONE = b"done\n"
+DONE, SPENT, FAULT = b"done\n", b"spent\n", b"fault "
+_LARGEST_FILE = 2**28
+"""Bytes that any one file may grow to; what a campaign keeps itself is far smaller."""
+
 _GRACE_S = 20
 """A parent ends a job at its time limit; a child that is left alone, and too busy to notice, ends itself later."""
 
@@ -35,10 +42,19 @@ def main() -> None:
     jobs: SimpleQueue[Job] = SimpleQueue()
     threading.Thread(target=_receive, args=(source, jobs), daemon=True).start()
     while True:
-        job = jobs.get()
+        answers.write(_do(jobs.get()))
+
+
+def _do(job: Job) -> bytes:
+    """Do a job and return the answer."""
+    clean = state_of_process()
+    seed_global_numbers(job.world)
+    try:
         with _limited(job.time_limit_s, job.spec.memory_limit_gib), _printing_to(job.folder):
             job.run()
-        answers.write(DONE)
+    except (EnvironmentFault, OSError) as error:  # the folder cannot be written: no tuner's doing
+        return FAULT + " ".join(str(error).split()).encode(errors="backslashreplace") + b"\n"
+    return DONE if state_of_process() == clean else SPENT
 
 
 def _receive(source: BinaryIO, jobs: SimpleQueue[Job]) -> None:
@@ -51,13 +67,16 @@ def _receive(source: BinaryIO, jobs: SimpleQueue[Job]) -> None:
 
 @contextmanager
 def _limited(time_s: float, memory_gib: float) -> Iterator[None]:
-    """Bounds that hold even while foreign code does not let Python run."""
+    """Bounds that hold even while foreign code does not let Python run: of time, of memory, of any one file."""
     if sys.platform == "linux":  # elsewhere the system does not count what is mapped
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = int(memory_gib * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        limit = _LARGEST_FILE if hard == resource.RLIM_INFINITY else min(_LARGEST_FILE, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # a tuner that prints for ever does not fill the disk
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, time_s + _GRACE_S)
     yield

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.contracts import EnvironmentFault, Proposal, RunReport, Tuner, TuningTask, UserError
+from attune_lab.foreign import told
 
 if TYPE_CHECKING:
     from attune_lab.study.jobs import CampaignJob, OracleJob, Status
@@ -39,7 +40,7 @@ def conduct(job: CampaignJob) -> None:
     except (EnvironmentFault, OSError) as error:
         job.write("environment", str(error))
     except Exception as error:
-        job.write("environment", f"internal error ({type(error).__name__}: {error})")
+        job.write("environment", f"internal error ({told(error)})")
     else:
         job.write(status, result["stop_reason"], row, runs)
 
@@ -53,7 +54,7 @@ def look_up_optimum(job: OracleJob) -> None:
     except (UserError, EnvironmentFault, OSError) as error:
         job.write("refused" if isinstance(error, UserError) else "environment", str(error))
     except Exception as error:
-        job.write("environment", f"internal error ({type(error).__name__}: {error})")
+        job.write("environment", f"internal error ({told(error)})")
     else:
         job.write("finished", "", row)
 

@@ -64,6 +64,11 @@ def judged(campaigns: pd.DataFrame) -> pd.DataFrame:
     return campaigns[campaigns["status"].isin(JUDGED)]
 
 
+def comparable(campaigns: pd.DataFrame) -> bool:
+    """Whether some world was finished by every tuner; without one, no figure here compares them."""
+    return not by_world(campaigns, "gain_pct").dropna().empty
+
+
 def by_world(campaigns: pd.DataFrame, figure: str) -> pd.DataFrame:
     """A figure with a row for every (scenario, world) and a column for every tuner; nan where there is none."""
     rows = judged(campaigns)

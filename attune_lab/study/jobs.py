@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 from urllib.parse import quote
 
 from attune_lab.contracts import EnvironmentFault
+from attune_lab.foreign import one_line
 from attune_lab.study.spec import RecipeOfStudy, StudySpec, TunerOfStudy
 from attune_lab.tuning import TuneRequest
 from attune_lab.writing import write_file
@@ -49,6 +50,11 @@ class Job(Protocol):
     @property
     def spec(self) -> StudySpec:
         """The study it belongs to."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """The simulated world it is about."""
         ...
 
     @property
@@ -129,7 +135,8 @@ class _InWorld:
         runs: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Leave the record."""
-        content = {"identity": self.identity, "status": status, "message": message, "row": row or {}, "runs": runs}
+        said = one_line(message)
+        content = {"identity": self.identity, "status": status, "message": said, "row": row or {}, "runs": runs}
         write_file(self.record, json.dumps(content).encode())
 
 
@@ -189,6 +196,8 @@ class CampaignJob(_InWorld):
 
     def after(self, death: Death) -> CampaignJob | None:
         """The same campaign without its tuner; a second death leaves it without figures."""
+        if self.record.exists():  # the process died once all was done
+            return None
         if self.ended is None:
             return replace(self, ended=death)
         self.write(death.status, f"{self.ended.reason}; then, without it: {death.reason}")
@@ -212,7 +221,8 @@ class OracleJob(_InWorld):
 
     def after(self, death: Death) -> None:
         """The optimum stays unknown, and the record says why."""
-        self.write("environment", death.reason)
+        if not self.record.exists():
+            self.write("environment", death.reason)
 
 
 def campaign_jobs(spec: StudySpec, out: Path) -> Iterator[CampaignJob]:
@@ -242,12 +252,26 @@ def read_record(job: CampaignJob | OracleJob) -> dict[str, Any] | None:
     """
     try:
         record = json.loads(job.record.read_bytes())
-        if not {"identity", "status", "message", "row"} <= {*record}:
-            raise ValueError("parts are missing")
+        if not _is_record(record):
+            raise ValueError("it is not as it was written")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EnvironmentFault(
             f"{job.record} cannot be read ({error}); remove it, and its campaign is read again"
         ) from error
     return dict(record)
+
+
+def _is_record(record: object) -> bool:
+    """Whether this is what `_InWorld.write` leaves; figures are judged where they become a table."""
+    return (
+        isinstance(record, dict)
+        and record.keys() == {"identity", "status", "message", "row", "runs"}
+        and isinstance(record["identity"], dict)
+        and record["status"] in get_args(Status)
+        and isinstance(record["message"], str)
+        and isinstance(record["row"], dict)
+        and isinstance(record["runs"], list)
+        and all(isinstance(run, dict) for run in record["runs"])
+    )

@@ -51,7 +51,7 @@ def progress(campaigns: pd.DataFrame, runs: pd.DataFrame, order: Sequence[str]) 
         if place < HIGHLIGHTED:
             colour = _COLOURS[place % len(_COLOURS)]
             axes.fill_between(100 * shares, low, high, step="post", color=colour, alpha=0.10, linewidth=0)
-            axes.step(100 * shares, middle, where="post", color=colour, linewidth=1.8, label=tuner, zorder=3)
+            axes.step(100 * shares, middle, where="post", color=colour, linewidth=1.8, label=_plain(tuner), zorder=3)
         else:
             axes.step(100 * shares, middle, where="post", color=_REST, linewidth=0.9)
     handles, labels = axes.get_legend_handles_labels()
@@ -135,6 +135,12 @@ def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def _rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name the rows, the first at the top; a name is text, never a formula."""
-    axes.set_yticks(np.arange(1, len(names) + 1), [name.replace("$", r"\$") for name in names], fontsize=8)
+    """Name the rows, the first at the top."""
+    axes.set_yticks(np.arange(1, len(names) + 1), [*map(_plain, names)], fontsize=8)
     axes.invert_yaxis()
+
+
+def _plain(name: str) -> str:
+    """A name as matplotlib shows it: text, never a formula, and never left out as hidden ones are."""
+    shown = name.replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from attune_lab.report.tables import Table, markdown, page
-from attune_lab.study.figures import judged, paired, ranking, resample, summary
+from attune_lab.study.figures import comparable, paired, ranking, resample, summary
 from attune_lab.writing import write_file
 
 CAPTIONS = {
@@ -41,8 +41,12 @@ def introduction(campaigns: pd.DataFrame, provenance: Mapping[str, Any]) -> str:
     """What was compared, in sentences."""
     counts = campaigns["status"].value_counts().to_dict()
     ended = ", ".join(f"{count} {str(status).replace('_', ' ')}" for status, count in counts.items())
-    worlds = resample(campaigns) if len(judged(campaigns)) else None
-    common = "" if worlds is None else f" {worlds.worlds} worlds were finished by every tuner."
+    worlds = resample(campaigns) if comparable(campaigns) else None
+    common = (
+        " No world was finished by every tuner."
+        if worlds is None
+        else f" {worlds.worlds} worlds were finished by every tuner."
+    )
     left = f" {worlds.left_out} others are left out of comparisons." if worlds and worlds.left_out else ""
     hours = campaigns["gpu_hours_spent"].sum()
     return (
@@ -57,11 +61,11 @@ def introduction(campaigns: pd.DataFrame, provenance: Mapping[str, Any]) -> str:
 
 def tables(campaigns: pd.DataFrame) -> list[Table]:
     """Every table of a study; with several scenarios one summary each besides the one over all."""
-    if judged(campaigns).empty:
+    if not comparable(campaigns):
         return [failures(campaigns)]
     found = [summary_table("All scenarios", campaigns)]
     if campaigns["scenario"].nunique() > 1:
-        found += [summary_table(str(name), part) for name, part in campaigns.groupby("scenario") if len(judged(part))]
+        found += [summary_table(str(name), part) for name, part in campaigns.groupby("scenario") if comparable(part)]
     if campaigns["tuner"].nunique() > 1:
         best = str(ranking(campaigns)["tuner"].iloc[0])
         found += [ranking_table(campaigns), paired_table(campaigns, best)]
@@ -191,7 +195,7 @@ def _figure(value: float, digits: int) -> str:
 
 def _pictures(campaigns: pd.DataFrame, runs: pd.DataFrame) -> tuple[dict[str, str], str]:
     """Captioned pictures, and the sentence that says why there are none."""
-    if judged(campaigns).empty:
+    if not comparable(campaigns):
         return {}, ""
     try:
         from attune_lab.study.plots import pictures

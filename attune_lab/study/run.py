@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,8 +137,9 @@ def _watched(jobs: Sequence[CampaignJob | OracleJob], observer: StudyObserver) -
                 tell(job, record)  # type: ignore[arg-type]  # each is told of its own kind
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
-            look()
+        with suppress(EnvironmentFault):  # a damaged record; the last look says so
+            while not over.wait(_LOOK_S):
+                look()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -23,8 +25,11 @@ from pydantic import (
 )
 
 from attune_lab.contracts import UserError
+from attune_lab.foreign import read_yaml
 
 _LARGEST_FILE = 1_000_000
+_MOST = 1000
+"""Entries of one list; every one is looked up before anything runs."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@=,()-]{0,79}")
 """Names become folders, so they are the same on every file system."""
 
@@ -63,7 +68,8 @@ def _known_tuner(name: str, info: ValidationInfo) -> str:
     from attune_lab.workbench import tuner_entry_points, wrapper_entry_points
 
     tuner, *wrappers = name.split("+")
-    parts = [("tuner", tuner, tuner_entry_points()), *(("wrapper", part, wrapper_entry_points()) for part in wrappers)]
+    wrap = wrapper_entry_points() if wrappers else {}
+    parts = [("tuner", tuner, tuner_entry_points()), *(("wrapper", part, wrap) for part in wrappers)]
     for kind, part, known in parts:
         if part not in known:
             near = difflib.get_close_matches(part, known, n=1)
@@ -72,8 +78,17 @@ def _known_tuner(name: str, info: ValidationInfo) -> str:
     return name
 
 
+def _finite(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The options, when JSON can hold them: that is how a study keeps them."""
+    try:
+        json.dumps(options, allow_nan=False).encode()
+    except ValueError as error:
+        raise ValueError("a number must be finite; write .inf and .nan as text where a tuner takes them") from error
+    return options
+
+
 Name: TypeAlias = Annotated[str, AfterValidator(_named)]
-Factor: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Factor: TypeAlias = Annotated[float, Field(ge=0, le=1000)]
 
 
 class _Part(BaseModel):
@@ -98,8 +113,8 @@ class RulesOfStudy(_Part):
 
     repeats: Literal["stored", "run"] = "stored"
     invalid: Literal["free", "charged"] = "free"
-    free_answers: int = Field(default=20, ge=1)
-    retries: int = Field(default=2, ge=0)
+    free_answers: int = Field(default=20, ge=1, le=1_000_000)
+    retries: int = Field(default=2, ge=0, le=1000)
 
 
 class WorldsOfStudy(_Part):
@@ -122,7 +137,7 @@ class TunerOfStudy(_Part):
 
     name: Annotated[str, AfterValidator(_known_tuner)]
     label: Name
-    options: dict[str, JsonValue] = {}
+    options: Annotated[dict[str, JsonValue], AfterValidator(_finite)] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -153,6 +168,8 @@ class RecipeOfStudy(_Part):
         from attune_lab.recipe.files import load
 
         if not isinstance(given, str):
+            if not (info.context or {}).get("stored"):
+                raise ValueError("write a name from attune recipes, or a file beside the study")
             return given
         path = Path((info.context or {}).get("folder", ".")) / given
         source = str(path.resolve()) if os.path.isfile(path) else given  # Path.is_file raises where a name is too long
@@ -191,18 +208,18 @@ class StudySpec(_Part):
     """
 
     name: Name
-    recipes: tuple[RecipeOfStudy, ...] = Field(min_length=1)
-    clusters: tuple[Annotated[str, AfterValidator(_known_cluster)], ...] = Field(min_length=1)
+    recipes: tuple[RecipeOfStudy, ...] = Field(min_length=1, max_length=_MOST)
+    clusters: tuple[Annotated[str, AfterValidator(_known_cluster)], ...] = Field(min_length=1, max_length=_MOST)
     budget: Annotated[str, BeforeValidator(_known_budget)]
     worlds: Annotated[WorldsOfStudy, BeforeValidator(_counted)]
-    tuners: Annotated[tuple[TunerOfStudy, ...], BeforeValidator(_all_tuners)] = Field(min_length=1)
+    tuners: Annotated[tuple[TunerOfStudy, ...], BeforeValidator(_all_tuners)] = Field(min_length=1, max_length=_MOST)
     conditions: ConditionsOfStudy = ConditionsOfStudy()
     rules: RulesOfStudy = RulesOfStudy()
     gate: bool = True
     approvals: tuple[str, ...] = ()
     carry_over: bool | None = None
-    time_limit_s: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
-    memory_limit_gib: float = Field(default=8.0, ge=1, allow_inf_nan=False)
+    time_limit_s: float = Field(default=1800.0, ge=1, le=10_000_000)
+    memory_limit_gib: float = Field(default=8.0, ge=1, le=1_000_000)
     oracle: bool = True
     logs: bool = False
 
@@ -211,7 +228,8 @@ class StudySpec(_Part):
     def _distinct(cls, entries: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
         attribute = {"recipes": "name", "tuners": "label"}.get(info.field_name or "")
         names = [getattr(entry, attribute) if attribute else entry for entry in entries]
-        twice = sorted({name for name in names if [n.casefold() for n in names].count(name.casefold()) > 1})
+        counts = Counter(name.casefold() for name in names)
+        twice = sorted({name for name in names if counts[name.casefold()] > 1})
         if twice:
             hint = "; give one of them another label" if info.field_name == "tuners" else ""
             raise ValueError(f"names {' and '.join(twice)} more than once{hint}")
@@ -249,13 +267,12 @@ def parse_study(text: str, *, where: str = "study", folder: Path = Path()) -> St
     Raises:
         UserError: everything that is wrong with it, one clause each.
     """
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        written = YAML(typ="safe").load(text)
+        written = read_yaml(text)
     except (YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not YAML: {_position(error)}") from error
+        raise UserError(f"{where} is not YAML that can be used: {_position(error)}") from error
     if not isinstance(written, dict):
         raise UserError(f"{where} is no study: write keys and values such as name, recipes, clusters, tuners")
     try:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attune_lab.contracts import EnvironmentFault, UserError
-from attune_lab.study.jobs import campaign_jobs, oracle_jobs, read_record
+from attune_lab.study.jobs import CampaignJob, OracleJob, campaign_jobs, oracle_jobs, read_record
 from attune_lab.study.spec import StudySpec, stored_study
 from attune_lab.writing import write_file
 
@@ -114,16 +114,19 @@ _COLUMNS = (CAMPAIGN_COLUMNS, RUN_COLUMNS)
 
 def _rows(spec: StudySpec, out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of campaigns and of runs; truths that are known of a world stand in each of its campaigns."""
-    optima = {
-        (job.recipe.name, job.cluster, job.world): record["row"]
-        for job in oracle_jobs(spec, out)
-        if (record := read_record(job)) is not None
-    }
+    optima = {}
+    for optimum in oracle_jobs(spec, out):
+        if (record := read_record(optimum)) is not None:
+            _refuse_odd(optimum, record["row"], CAMPAIGN_COLUMNS)
+            optima[optimum.recipe.name, optimum.cluster, optimum.world] = record["row"]
     campaigns, runs = [], []
     for job in campaign_jobs(spec, out):
         record = read_record(job)
         if record is None:
             continue
+        _refuse_odd(job, record["row"], CAMPAIGN_COLUMNS)
+        for run in record["runs"]:
+            _refuse_odd(job, run, RUN_COLUMNS)
         key = {"study": spec.name, "scenario": job.scenario, "tuner": job.tuner.label, "world": job.world}
         row = {
             **key,
@@ -141,8 +144,26 @@ def _rows(spec: StudySpec, out: Path) -> tuple[list[dict[str, Any]], list[dict[s
         if "oracle_gain_pct" in row and "true_gain_pct" in row:
             row["regret_pct"] = row["oracle_gain_pct"] - row["true_gain_pct"]
         campaigns.append(row)
-        runs += [{**key, **run} for run in record.get("runs", ())]
+        runs += [{**key, **run} for run in record["runs"]]
     return campaigns, runs
+
+
+def _refuse_odd(job: CampaignJob | OracleJob, figures: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+    """Raise `EnvironmentFault` where a figure is not of its column's kind: the record was edited."""
+    for name in figures.keys() & columns.keys():
+        if figures[name] is not None and not _is_of(columns[name], figures[name]):
+            raise EnvironmentFault(
+                f"{job.record} was edited ({name} is no {columns[name]}); remove it, and its campaign is read again"
+            )
+
+
+def _is_of(kind: str, value: object) -> bool:
+    if kind == "string":
+        return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if kind == "bool":
+        return isinstance(value, bool)
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return whole or (kind == "double" and isinstance(value, float))
 
 
 def _arrow(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pa.Table:

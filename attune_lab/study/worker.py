@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from attune_lab.study.child import DONE
+from attune_lab.contracts import EnvironmentFault
+from attune_lab.study.child import DONE, FAULT, SPENT
 from attune_lab.study.jobs import Death, Job
 
 _ONE_THREAD = {
@@ -29,8 +30,13 @@ _ONE_THREAD = {
 }
 """Workers share the cores; two of them with a thread a core each would be slower than one."""
 
+_AS_SKLEARN = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
+"""What scikit-learn sets when it is imported: set before, a child that imported it is as it was, and is used again."""
+
 
 _LAST_WORDS_S = 10
+_LOOK_S = 1.0
+"""Seconds between two looks whether a silent child is alive."""
 
 
 def run_job(job: Job) -> None:
@@ -67,7 +73,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+            env={**_AS_SKLEARN, **os.environ, **_ONE_THREAD, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
 
@@ -76,17 +82,25 @@ class _Child:
         return self._process.poll() is None
 
     def do(self, job: Job) -> Death | None:
-        """Do a job; how the process died when it did not get to its end."""
+        """Do a job; how the process died when it did not get to its end.
+
+        Raises:
+            EnvironmentFault: the job could leave no record.
+        """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it died; so says its answer
             self._process.stdin.write(pickle.dumps(job))
             self._process.stdin.flush()
         answer = self._answer(job.time_limit_s)
-        if answer == DONE:
+        if answer in (DONE, SPENT):
+            if answer == SPENT:
+                self.kill()
             return None
         if answer is None:
             self.kill()
             return Death("hung", f"the campaign was not over after {job.time_limit_s:g} s, and its tuner was ended")
+        if answer.startswith(FAULT):
+            raise EnvironmentFault(answer.removeprefix(FAULT).decode(errors="replace").strip())
         with suppress(subprocess.TimeoutExpired):  # it closed its end; how it ends is known a moment later
             self._process.wait(_LAST_WORDS_S)
         return Death("died", f"the tuner's process died ({_cause(self.kill())})")
@@ -97,9 +111,14 @@ class _Child:
         source, heard = self._process.stdout.fileno(), b""
         deadline = time.monotonic() + limit_s
         while not heard.endswith(b"\n"):
-            ready, _, _ = select.select([source], [], [], max(deadline - time.monotonic(), 0))
-            if not ready:
-                return None
+            left_s = deadline - time.monotonic()
+            dead = not self.alive  # asked before looking, so that no last word is missed
+            if not select.select([source], [], [], 0 if dead else min(max(left_s, 0), _LOOK_S))[0]:
+                if dead:  # and what it started holds its end of the pipe
+                    return b""
+                if left_s <= 0:
+                    return None
+                continue
             part = os.read(source, 64)
             if not part:
                 return b""

@@ -55,13 +55,12 @@ def test_an_interrupted_study_ends_at_once_and_leaves_no_process(tmp_path):
     command = [sys.executable, "-c", "from attune_lab.cli import main; main()", "compare", written(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        while not list(tmp_path.rglob("campaign.pid")):
+        while not any(file.read_text() for file in tmp_path.rglob("campaign.pid")):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate()
     assert process.returncode == 130
     assert said.splitlines()[-1].startswith("attune: stopped; run the same command again")
-    for file in tmp_path.rglob("campaign.pid"):
-        with_pid = int(file.read_text())
-        assert not Path(f"/proc/{with_pid}").exists()
+    for pid in filter(None, (file.read_text().strip() for file in tmp_path.rglob("campaign.pid"))):
+        assert not Path(f"/proc/{pid}").exists()

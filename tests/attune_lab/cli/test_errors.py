@@ -189,3 +189,8 @@ def test_a_shipped_recipe_can_be_had_as_a_file(attune, tmp_path):
     path.write_text(printed.stdout)
     assert attune("simulate", path, "--cluster", "128xH200-SXM5-141GB", "--json").code == 0
     assert attune("recipes", "glm-4.5", "--json").json["recipes"][0]["text"] == printed.stdout
+
+
+@pytest.mark.parametrize("command", [("compare", "study.yaml"), ("reproduce", "main", "--quick")])
+def test_an_engine_that_is_none_is_refused_wherever_it_is_asked_for(attune, tmp_path, command):
+    assert "take local, ray, dask" in _refused(attune(*command, "--engine", "spark", "--out", tmp_path / "out"))

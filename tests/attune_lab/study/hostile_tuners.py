@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
+import subprocess
 import sys
+import threading
 import time
 
+import numpy as np
+
 from attune_lab.contracts import Proposal
+from attune_lab.recipe import Recipe
 
 
 class Once:
@@ -102,6 +108,102 @@ class Chatty(Once):
         print("hello")
         os.system("echo from outside")
         assert sys.stdin.read() == ""
+
+
+class Mutters(Once):
+    """Raises what cannot be printed, stored or read."""
+
+    def act(self):
+        class Unreadable(Exception):
+            def __str__(self):
+                raise ValueError("no words")
+
+        raise Unreadable
+
+
+class Floods(Once):
+    """Raises a flood, with characters that no file can hold."""
+
+    def act(self):
+        raise RuntimeError("\ud800 <b>" + "x" * 10_000_000)
+
+
+class Prattles(Once):
+    """Prints more than a disk should hold."""
+
+    def act(self):
+        while True:
+            print("x" * 2**24)
+
+
+class Overflows(Once):
+    def act(self):
+        return Proposal(self.task.baseline.with_settings({"mbs": 4}), predicted={"gain": 10**400})
+
+
+class Anonymous(Recipe):
+    """A recipe that looks new every time."""
+
+    @property
+    def digest(self):
+        return os.urandom(32).hex()
+
+
+class Forges(Once):
+    """Proposes one recipe for ever under forged digests."""
+
+    def act(self):
+        known = self.task.baseline.with_settings({"mbs": 2})
+        if self.asked % 2:
+            return Proposal(Anonymous(known.stack, known.settings, known.environment, known.carried, known.versions))
+        known.__dict__["digest"] = "0" * 64
+        return Proposal(known)
+
+
+class Plants(Once):
+    """Leaves a thread that ends the process a moment later, under whoever runs then."""
+
+    def act(self):
+        threading.Timer(0.3, os._exit, [7]).start()
+
+
+class Litters(Once):
+    """Leaves everything that a process shares in disorder."""
+
+    def act(self):
+        for number in (signal.SIGALRM, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        sys.path.clear()
+        os.environ.clear()
+        os.chdir("/")
+        os.umask(0o777)
+        subprocess.Popen(["sleep", "1000"])
+
+
+class Dices:
+    """Draws from the random numbers that a process shares."""
+
+    def __init__(self, task):
+        self.task, self.left = task, 6
+
+    def ask(self):
+        self.left -= 1
+        mbs = random.choice([1, 2, 4, 8]) * int(np.random.choice([1, 2]))
+        return (
+            Proposal(self.task.baseline.with_settings({"mbs": mbs}), reason=f"{random.random()}") if self.left else None
+        )
+
+    def tell(self, proposal, report):
+        pass
+
+
+class Abandons(Once):
+    """Ends its process, and leaves one that holds what it held."""
+
+    def act(self):
+        if os.fork() == 0:
+            time.sleep(10_000)
+        os._exit(3)
 
 
 class Refuses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pandas.testing import assert_frame_equal
 from small_study import study
 
 from attune_lab.study.run import run_study
@@ -44,3 +45,29 @@ def test_a_tuner_that_hangs_is_ended_and_its_campaign_goes_to_its_finals(tmp_pat
     assert (rows["gpu_hours_spent"] > 0).all()
     searched = rows.drop("sleepsatonce")
     assert searched["gpu_hours_spent"].nunique() == 1  # all made the one proposal, and whatever final it led to
+
+
+def test_what_a_tuner_says_and_forges_costs_only_its_own_search(tmp_path: Path) -> None:
+    spec = study("[mutters, floods, prattles, overflows, forges, abandons]", ONE_WORLD)
+    tables = run_study(spec, tmp_path / "out", workers=2)
+    rows = tables.campaigns.set_index("tuner")
+    ended = dict.fromkeys(("mutters", "floods", "prattles", "overflows"), "tuner_failed")
+    assert rows["status"].to_dict() == {**ended, "forges": "finished", "abandons": "died"}
+    assert "File too large" in rows["stop_reason"]["prattles"]
+    assert "Unreadable" in rows["stop_reason"]["mutters"]
+    assert len(rows["stop_reason"]["floods"]) < 600
+    assert rows["repeats"]["forges"] == 20
+    assert rows["runs"].nunique() == 1
+    assert "exit code 3" in rows["stop_reason"]["abandons"]
+
+
+def test_what_a_tuner_leaves_in_its_process_never_meets_the_next_one(tmp_path: Path) -> None:
+    first, again = (
+        run_study(study(tuners, ONE_WORLD), tmp_path / name, workers=1)
+        for name, tuners in (("first", "[dices, uniform]"), ("again", "[plants, uniform, litters, dices]"))
+    )
+    rows = again.campaigns.set_index("tuner")
+    assert (rows["status"] == "finished").all()
+    for tuner in ("dices", "uniform"):
+        one, other = (tables.runs[tables.runs["tuner"] == tuner].reset_index(drop=True) for tables in (first, again))
+        assert_frame_equal(one, other)

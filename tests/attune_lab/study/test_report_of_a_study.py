@@ -59,6 +59,22 @@ def test_a_study_without_a_judged_campaign_says_why(study, tmp_path):
     assert "the baseline cannot start" in (tmp_path / "report.md").read_text()
 
 
+def test_tuners_without_a_common_world_are_not_compared_and_the_report_says_so(study, tmp_path):
+    campaigns, runs = study
+    apart = campaigns[(campaigns["tuner"] == "attune") == (campaigns["world"] < 3)]
+    report.write_report(tmp_path, apart, runs, PROVENANCE)
+    assert "No world was finished by every tuner." in (tmp_path / "report.md").read_text()
+    one_scenario = pd.concat([campaigns[campaigns["scenario"] == "a"], apart[apart["scenario"] == "b"]])
+    assert "b" not in [table.title for table in report.tables(one_scenario)]
+
+
+@pytest.mark.parametrize("name", ["$\\frac$", "$", "_hidden", "a_b^c", "100 %"])
+def test_any_name_is_shown_as_text(study, name):
+    campaigns, runs = (part.assign(tuner=part["tuner"].replace("random", name)) for part in study)
+    for svg in plots.pictures(campaigns, runs, [name, "attune", EVIL]).values():
+        assert name in "".join(ElementTree.fromstring(svg).itertext())
+
+
 def test_one_tuner_alone_is_not_ranked(study):
     campaigns, _ = study
     titles = [table.title for table in report.tables(campaigns[campaigns.tuner == "attune"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from pandas.testing import assert_frame_equal
 from small_study import SECONDS, assert_same, study, study_text
 
 from attune_lab.contracts import EnvironmentFault, UserError
+from attune_lab.study.jobs import campaign_jobs
 from attune_lab.study.run import StudyObserver, run_study
 from attune_lab.study.spec import parse_study
 from attune_lab.study.tables import Tables, read_parquet, read_tables
@@ -143,9 +145,21 @@ def test_a_folder_without_a_study_or_with_a_damaged_one_is_named(done: tuple[Pat
         read_tables(tmp_path)
     shutil.copytree(done[0], tmp_path / "out")
     record = next((tmp_path / "out").rglob("record.json"))
-    record.write_text("{")
-    with pytest.raises(EnvironmentFault, match="remove it"):
-        read_tables(tmp_path / "out")
+    whole = json.loads(record.read_text())
+    for damaged in (
+        "{",
+        "[" * 100_000,
+        json.dumps(whole | {"row": []}),
+        json.dumps(whole | {"status": "won"}),
+        json.dumps(whole | {"identity": 3}),
+        json.dumps(whole | {"row": whole["row"] | {"gain_pct": "much"}}),
+        json.dumps(whole | {"row": whole["row"] | {"runs": 2**80}}),
+        json.dumps(whole | {"message": "\ud800", "row": {"faults": "\ud800"}}),
+        json.dumps(whole | {"runs": [{"label": 5}]}),
+    ):
+        record.write_text(damaged)
+        with pytest.raises(EnvironmentFault, match="remove it"):
+            read_tables(tmp_path / "out")
     with pytest.raises(EnvironmentFault, match="no table of a study"):
         read_parquet(record)
 
@@ -154,3 +168,14 @@ def test_reading_changes_nothing(done: tuple[Path, Tables]) -> None:
     before = sorted((path, path.stat().st_mtime_ns) for path in done[0].rglob("*"))
     assert isinstance(read_tables(done[0]).campaigns, pd.DataFrame)
     assert sorted((path, path.stat().st_mtime_ns) for path in done[0].rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_stops_the_study_and_is_no_tuners_fault(tmp_path: Path) -> None:
+    spec, out = study("[uniform]"), tmp_path / "out"
+    folder = next(campaign_jobs(spec, out)).folder
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    with pytest.raises(EnvironmentFault, match="world-100"):
+        run_study(spec, out)
+    folder.unlink()
+    assert (run_study(spec, out).campaigns["status"] == "finished").all()

@@ -65,6 +65,10 @@ def test_recipe_files_are_found_from_the_study(tmp_path: Path) -> None:
         ("name: small", "name: small\ntime_limit_s: .nan", "time_limit_s: nan is refused"),
         (str(RECIPE), "glm-4.55", "recipes[0]: no file and no shipped recipe"),
         ("name: small", "name: [", "is not YAML"),
+        ("[uniform, attune]", "[{name: uniform, options: {a: .nan}}]", "tuners[0].options: a number must be finite"),
+        (f"['{RECIPE}']", "[{name: x, source: glm-4.5, digest: '0'}]", "recipes[0]: write a name from attune recipes"),
+        ("name: small", "name: small\nmemory_limit_gib: 1.0e+300", "memory_limit_gib: 1e+300 is refused"),
+        ("name: small", "name: small\ntime_limit_s: 1.0e+300", "time_limit_s: 1e+300 is refused"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(before: str, after: str, said: str) -> None:
@@ -83,6 +87,18 @@ def test_all_mistakes_are_named_at_once() -> None:
 )
 def test_what_is_no_study_is_refused(text: str) -> None:
     refusal(text)
+
+
+@pytest.mark.parametrize("key", ["name", "tuners", "conditions", "surplus"])
+def test_aliases_of_aliases_are_refused_before_they_swell(key: str) -> None:
+    levels = ["&b0 [1, 1, 1, 1, 1, 1, 1, 1]", *(f"&b{n} [{', '.join([f'*b{n - 1}'] * 8)}]" for n in range(1, 12))]
+    assert "more than 100000 values" in refusal(f"{key}: [{', '.join(levels)}]\n")
+
+
+def test_many_tuners_are_told_apart_quickly_and_wrapped_once() -> None:
+    many = ", ".join(f"{{name: uniform, label: r{number}}}" for number in range(300))
+    assert len(study(f"[{many}]").tuners) == 300
+    assert "is no name" in refusal(study_text(f"[uniform{'+repair' * 2000}]"))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

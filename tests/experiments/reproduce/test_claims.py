@@ -123,7 +123,7 @@ def test_the_shipped_studies_are_studies(name, monkeypatch):
         monkeypatch.setattr(f"attune_lab.workbench.{kind}_entry_points", Any)
     spec = shipped_study(name)
     assert spec.name == name
-    assert spec.worlds.count >= 20
+    assert spec.worlds.count >= 10
 
 
 def test_a_tuner_that_is_not_installed_is_left_out(monkeypatch):
