@@ -43,7 +43,10 @@ REQUEST = "Propose the next configuration: changes against the incumbent, one or
 
 
 class Debate(Desk):
-    """``n`` debaters over ``rounds`` rounds. Options beside those of every arrangement: ``n`` and ``rounds``."""
+    """``n`` debaters propose, see each other's proposals for some rounds, and vote.
+
+    Options beside those of every arrangement: ``n`` and ``rounds``.
+    """
 
     name = "debate"
     options: ClassVar[Mapping[str, Option]] = {

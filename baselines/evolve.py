@@ -20,7 +20,7 @@ from baselines.agents.evolving import EvolvingDesk
 
 
 class Evolve(EvolvingDesk):
-    """Evolution on islands from the recipe as it came in; all mechanism and all options are `EvolvingDesk`'s.
+    """Evolution on islands from the recipe as it came in. All mechanism and all options are `EvolvingDesk`'s.
 
     Raises:
         UserError: an unknown option or value.

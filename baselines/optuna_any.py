@@ -33,7 +33,7 @@ from baselines.common.optuna_library import STUDY_OPTIONS, optuna, study_copy
 from baselines.common.optuna_sampler import Limits, OptunaSampler
 from baselines.common.points import Points
 
-OPTIONS = {"sampler": Option("TPESampler"), "startup": Option(8, least=1), **STUDY_OPTIONS}
+OPTIONS = {"sampler": Option("TPESampler"), "arguments": Option("{}"), "startup": Option(8, least=1), **STUDY_OPTIONS}
 
 ORDERED = frozenset({"CmaEsSampler", "GPSampler", "QMCSampler"})
 OWN_TRIALS = frozenset({"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"})

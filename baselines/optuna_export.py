@@ -3,8 +3,8 @@
     python -m baselines.optuna_export campaigns/one campaigns/two --out study.db
     optuna-dashboard sqlite:///study.db
 
-One study a campaign, called after its folder; one trial a run that was paid for. The value is the mean step time in
-seconds, to be minimised. A run that did not end well is a failed trial whose attributes say how it ended.
+One study a campaign, called after its folder; one trial a proposal, repeats left out. The value is the mean step time
+in seconds, to be minimised. What did not end well, or could not start, is a failed trial whose attributes say why.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str
         if before == now:
             continue
         if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
-            found.append(f"another {key.replace('_', ' ')}")
+            found.append(f"different {key.replace('_', ' ')}")
         else:
             found.append(f"{key} {before} there, {now} asked for")
     return found

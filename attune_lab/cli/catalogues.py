@@ -10,6 +10,7 @@ import typer
 from attune_lab.cli.output import Json, emit, table
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -113,23 +114,32 @@ def clusters(as_json: Json = False) -> None:
 
 
 def tuners(as_json: Json = False) -> None:
-    """List the tuners installed on this machine.
+    """List the tuners installed on this machine, and the wrappers they can be put into.
 
     Example: attune tuners
     """
+    from rich.markup import escape
+
     from attune_lab.contracts import UserError
-    from attune_lab.workbench import tuner_entry_points, tuner_factory
+    from attune_lab.workbench import tuner_entry_points, tuner_factory, wrapper_entry_points
 
     rows = []
-    drawn = table("Tuners", "tuner", "from", "what it does")
+    drawn = table("Tuners (the class of each: --json)", "tuner", "package", "what it does")
     for name, entry in sorted(tuner_entry_points().items()):
         try:
             summary = (tuner_factory(name).__doc__ or "").strip().split("\n")[0]
         except UserError as error:  # listed all the same: one broken package must not hide the others
             summary = str(error)
         rows.append({"name": name, "entry_point": entry.value, "summary": summary})
-        drawn.add_row(name, entry.value, summary)
-    _show("tuners", rows, drawn, as_json)
+        drawn.add_row(escape(name), escape(entry.module.partition(".")[0]), escape(_first_sentence(summary)))
+    wrappers = sorted(wrapper_entry_points())
+
+    def render(console: Console) -> None:
+        console.print(drawn)
+        for wrapper in wrappers:
+            console.print(f"NAME+{wrapper}: the tuner NAME in the wrapper {wrapper}", markup=False)
+
+    emit({"tuners": rows, "wrappers": wrappers}, as_json=as_json, render=render)
 
 
 def lessons(as_json: Json = False) -> None:
@@ -146,6 +156,11 @@ def lessons(as_json: Json = False) -> None:
         expected = f"{effect[0]:+g} to {effect[1]:+g} %" if effect else "-"
         drawn.add_row(row["id"], ", ".join(row["symptoms"]), row["title"], expected)
     _show("lessons", rows, drawn, as_json)
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of a docstring's first line, without the marks of code."""
+    return text.replace("`", "").partition(". ")[0].rstrip(".")
 
 
 def _show(key: str, rows: list[dict[str, Any]], drawn: Table, as_json: bool) -> None:

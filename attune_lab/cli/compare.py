@@ -82,9 +82,9 @@ def _report(folder: Path, tables: Tables) -> list[str]:
 def _render(screen: Console, data: dict[str, Any]) -> None:
     from rich.markup import escape
 
-    numbers = ("gain %", "interval", "regret %", "lost %", "failed")
+    numbers = ("gain %", "interval", "regret", "lost %", "tuner failed")
     drawn = table(
-        "Simulated gain with its 95 % interval, regret, and budget lost to failed runs",
+        "Simulated gain with its 95 % interval; regret in points; lost to failed runs",
         "tuner",
         *numbers,
         right=numbers,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _STATUS_COLOURS = {"ok": "green", "oom": "red", "invalid": "yellow", "timeout": "yellow"}
 _LONGEST = 1000
 """Characters shown of a reason; a tuner may have written a book."""
+_ROOMY = 100
+"""Columns of a terminal from which on the table of runs is spaced as other tables are."""
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -96,6 +98,8 @@ def _runs(console: Console, result: Result) -> None:
         "what was tried, and why",
         right=right,
     )
+    if console.width < _ROOMY:
+        drawn.padding = (0, 1, 0, 0)
     for run in result["runs"]:
         rate = run["tokens_per_s_per_gpu"]
         colour = _STATUS_COLOURS.get(run["status"], "magenta")

@@ -36,7 +36,7 @@ def pictures(campaigns: pd.DataFrame, runs: pd.DataFrame, order: Sequence[str]) 
     }
     regret = by_world(campaigns, "regret_pct")
     if regret.notna().any(axis=None):
-        drawings["regret"] = lambda: boxes(regret, order, "slower than the best recipe of the world, %")
+        drawings["regret"] = lambda: boxes(regret, order, "regret: gain short of the best recipe of the world, points")
     return {name: svg(draw()) for name, draw in drawings.items()}
 
 
@@ -106,7 +106,7 @@ def failures(campaigns: pd.DataFrame, runs: pd.DataFrame, order: Sequence[str]) 
     _rows(axes, named)
     if left.any():
         axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    axes.set_xlabel("budget lost to runs that ended badly, %")
+    axes.set_xlabel("lost to runs that ended badly, % of the whole budget")
     return figure
 
 

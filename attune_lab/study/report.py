@@ -15,8 +15,9 @@ from attune_lab.writing import write_file
 CAPTIONS = {
     "best-so-far": "Best gain measured so far against GPU-hours spent: medians, with quartiles of the leading tuners.",
     "gains": "Re-measured gain over the recipe: quartiles, whiskers from 5 to 95 %, the mean as a dot.",
-    "regret": "How much slower the shipped recipe is than the best one of its world.",
-    "failures": "Budget that went into runs that ended badly, by how they ended; mean over campaigns.",
+    "regret": "Regret: true gain of the best recipe of the world less that of the shipped one, in points.",
+    "failures": "Share of the whole budget that went into runs that ended badly, by how; mean over campaigns. "
+    "Shares in the tables are of what was spent.",
 }
 
 
@@ -48,10 +49,11 @@ def introduction(campaigns: pd.DataFrame, provenance: Mapping[str, Any]) -> str:
         else f" {worlds.worlds} worlds were finished by every tuner."
     )
     left = f" {worlds.left_out} others are left out of comparisons." if worlds and worlds.left_out else ""
-    hours = campaigns["gpu_hours_spent"].sum()
+    hours, count = campaigns["gpu_hours_spent"].sum(), campaigns["scenario"].nunique()
+    scenarios = "1 scenario" if count == 1 else f"{count} scenarios"
     return (
         f"All figures are simulated. {len(campaigns)} campaigns of {campaigns['tuner'].nunique()} tuners on "
-        f"{campaigns['scenario'].nunique()} scenarios ({ended}); {hours:,.0f} GPU-hours simulated.{common}{left} "
+        f"{scenarios} ({ended}); {hours:,.0f} GPU-hours simulated.{common}{left} "
         "Every tuner met the same worlds with the same recipe, space, budget, first runs, final measurement and gate. "
         "Intervals hold at 95 % and come from resampling worlds. "
         f"Version {provenance['version']}, commit {provenance['commit'] or 'not known'}, {provenance['date']}, "

@@ -104,9 +104,9 @@ def _is_left(job: CampaignJob | OracleJob) -> bool:
     asked = json.loads(json.dumps(job.identity))
     differing = [key for key in asked if record["identity"].get(key) != asked[key]]
     if differing:
+        names = ", ".join(key.replace("_", " ") for key in differing)
         raise UserError(
-            f"{job.folder} was made with another {' and another '.join(key.replace('_', ' ') for key in differing)}; "
-            "use another --out, or change the study file back"
+            f"{job.folder} was made under other settings ({names}); use another --out, or change the study file back"
         )
     return False
 

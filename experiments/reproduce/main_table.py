@@ -118,7 +118,7 @@ def claims(campaigns: pd.DataFrame) -> list[Claim]:
                 "within a day",
                 f"{share:.0f} % of campaigns with a gain; median {np.median(payback):.1f} h",
                 "agrees" if share >= 95 else "disagrees",
-                "A campaign costs 40 runs of a few minutes here; small gains take longest to pay for.",
+                "A campaign costs tens of runs of a few minutes here; small gains take longest to pay for.",
             )
         )
     return found

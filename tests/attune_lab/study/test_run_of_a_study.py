@@ -122,10 +122,10 @@ def test_more_tuners_and_worlds_extend_a_study(done: tuple[Path, Tables], tmp_pa
 @pytest.mark.parametrize(
     ("more", "tuners", "what"),
     [
-        ("rules: {repeats: run}\n", "[uniform, attune]", "another rules"),
-        ("conditions: {noise: 2}\ngate: off\n", "[uniform, attune]", "another conditions and another gate"),
-        ("", "[{name: uniform, label: attune}]", "another tuner"),
-        ("", "[{name: attune, label: attune, options: {without: [use-catalog]}}]", "another options"),
+        ("rules: {repeats: run}\n", "[uniform, attune]", r"other settings \(rules\)"),
+        ("conditions: {noise: 2}\ngate: off\n", "[uniform, attune]", r"other settings \(conditions, gate\)"),
+        ("", "[{name: uniform, label: attune}]", r"other settings \(tuner\)"),
+        ("", "[{name: attune, label: attune, options: {without: [use-catalog]}}]", r"other settings \(options\)"),
     ],
 )
 def test_a_folder_of_another_study_is_refused(done: tuple[Path, Tables], more: str, tuners: str, what: str) -> None:
