@@ -112,8 +112,8 @@ def test_a_campaign_of_another_version_is_refused(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"budget": parse_budget("50x")}, "budget 40x there, 50x asked for"),
-        ({"baseline": BASELINE.with_settings({"tp": 8})}, "another baseline"),
-        ({"baseline": BASELINE.with_environment({"NCCL_NVLS_ENABLE": "0"})}, "another baseline"),
+        ({"baseline": BASELINE.with_settings({"tp": 8})}, "different baseline"),
+        ({"baseline": BASELINE.with_environment({"NCCL_NVLS_ENABLE": "0"})}, "different baseline"),
         ({"options": {"policy": "claude"}}, "different options"),
         ({"tuner": "random", "seed": 3}, "seed 0 there, 3 asked for; tuner scripted there, random asked for"),
     ],
