@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from attune_lab.report.tables import Table
-from attune_lab.study.figures import resample
+from attune_lab.study.figures import resample, stability
 from experiments.reproduce.bench import Bench, Section
 
 USUAL = "as usual"
@@ -36,7 +36,8 @@ def reproduce(bench: Bench) -> Section:
         name: bench.study("sensitivity", label=f"sensitivity-{number}", **changes).campaigns
         for number, (name, changes) in enumerate(VARIANTS.items())
     }
-    return Section("Sensitivity", INTRODUCTION, [], [table(frames)])
+    found = [table(frames), order_table(bench.study("stability").campaigns, bench)]
+    return Section("Sensitivity", INTRODUCTION, [], found)
 
 
 def table(frames: Mapping[str, pd.DataFrame]) -> Table:
@@ -63,3 +64,19 @@ def table(frames: Mapping[str, pd.DataFrame]) -> Table:
     return Table(
         "Harsher worlds and other accelerators", ["worlds", *order, "first", "order kept"], rows, note, frozenset(order)
     )
+
+
+def order_table(campaigns: pd.DataFrame, bench: Bench) -> Table:
+    """The order of the leading tuners from a third of the worlds and from all of them."""
+    many = bench.spec("stability").worlds.count
+    found = stability(campaigns, max(many // 3, 1), many)
+    rows = [
+        [str(row["worlds"]), ", ".join(row["top"]), f"{row['width']:.1f}", f"{row['expected']:.1f}"]
+        for _, row in found.iterrows()
+    ]
+    note = (
+        "The first three of the leading tuners, the mean width of their intervals in points, and the width that the "
+        "square root of the number of worlds lets expect."
+    )
+    header = ["worlds", "first three", "width", "expected"]
+    return Table("Does the order stand in more worlds?", header, rows, note, frozenset(["worlds", "width", "expected"]))

@@ -113,7 +113,7 @@ def test_sensitivity_shows_when_the_order_turns():
     assert [row[-2:] for row in table.rows] == [["a", "1.00"], ["c", "-1.00"]]
 
 
-@pytest.mark.parametrize("name", ["main", "tuners", "rules", "repair", "sensitivity"])
+@pytest.mark.parametrize("name", ["main", "tuners", "rules", "repair", "sensitivity", "stability"])
 def test_the_shipped_studies_are_studies(name, monkeypatch):
     class Any(dict):
         def __contains__(self, name):
@@ -123,7 +123,7 @@ def test_the_shipped_studies_are_studies(name, monkeypatch):
         monkeypatch.setattr(f"attune_lab.workbench.{kind}_entry_points", Any)
     spec = shipped_study(name)
     assert spec.name == name
-    assert spec.worlds.count >= 10
+    assert spec.worlds.count >= 8
 
 
 def test_a_tuner_that_is_not_installed_is_left_out(monkeypatch):
@@ -154,3 +154,10 @@ def test_a_quick_study_is_one_world(tmp_path):
 def test_an_unknown_table_is_refused(tmp_path):
     with pytest.raises(UserError, match="did you mean tuners"):
         command.run(["tuner"], tmp_path)
+
+
+def test_the_order_in_more_worlds_is_shown(tmp_path):
+    rng = np.random.default_rng(1)
+    rows = campaigns({name: list(rng.normal(mean, 1, 60)) for name, mean in (("a", 9), ("b", 5), ("c", 1))})
+    table = sensitivity_table.order_table(rows, Bench(tmp_path))
+    assert [row[:2] for row in table.rows] == [["20", "a, b, c"], ["60", "a, b, c"]]
