@@ -150,11 +150,11 @@ def lessons(as_json: Json = False) -> None:
     from attune_lab.agent.lessons import load
 
     rows = [lesson.to_json() for lesson in load().all()]
-    drawn = table("Lessons", "lesson", "symptoms", "what to do", "expected step time")
+    drawn = table("Lessons", "lesson", "what to do, and at which symptoms", "expected step time")
     for row in rows:
         effect = row.get("step_time_pct")
         expected = f"{effect[0]:+g} to {effect[1]:+g} %" if effect else "-"
-        drawn.add_row(row["id"], ", ".join(row["symptoms"]), row["title"], expected)
+        drawn.add_row(row["id"], f"{row['title']}\n[dim]{', '.join(row['symptoms'])}[/dim]", expected)
     _show("lessons", rows, drawn, as_json)
 
 

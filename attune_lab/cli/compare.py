@@ -39,12 +39,15 @@ def compare(
 
     Example: attune compare study.yaml --workers 2
     """
-    from attune_lab.report.study_progress import study_observer
     from attune_lab.study.engines import require_engine
+
+    runs_on = require_engine(engine)  # first: the rest does not import without its packages
+
+    from attune_lab.report.study_progress import study_observer
     from attune_lab.study.run import run_study
     from attune_lab.study.spec import load_study
 
-    runs_on, spec = require_engine(engine), load_study(study)
+    spec = load_study(study)
     folder = out or Path("studies") / spec.name
     with study_observer(console(stderr=True), quiet=as_json) as observer:
         tables = run_study(

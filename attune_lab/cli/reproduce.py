@@ -42,10 +42,12 @@ def reproduce(
     Example: attune reproduce tuners --quick --out results/reproduce
     """
     from attune_lab.contracts import UserError
-    from attune_lab.report.study_progress import study_observer
     from attune_lab.study.engines import require_engine
 
-    runs_on = require_engine(engine)
+    runs_on = require_engine(engine)  # first: the rest does not import without its packages
+
+    from attune_lab.report.study_progress import study_observer
+
     found = [entry for entry in entry_points(group=GROUP) if entry.name == "tables"]
     if not found:
         raise UserError("the package experiments, which makes the tables, is not installed; install attune-lab whole")

@@ -13,7 +13,8 @@ from attune_lab.study.worker import end_children, run_job
 
 Engine: TypeAlias = Literal["local", "ray", "dask"]
 _REACH_S = 20
-_NEEDS = {"local": "joblib", "ray": "ray", "dask": "distributed"}
+_STUDY = ("joblib", "pandas", "pyarrow")
+_NEEDS = {"local": _STUDY, "ray": (*_STUDY, "ray"), "dask": (*_STUDY, "distributed")}
 _EXTRAS = {"local": "study", "ray": "ray", "dask": "dask"}
 
 
@@ -26,8 +27,10 @@ def require_engine(name: str) -> Engine:
     known: tuple[Engine, ...] = get_args(Engine)
     for engine in known:
         if name == engine:
-            if find_spec("joblib") is None or find_spec(_NEEDS[engine]) is None:
-                raise UserError(f"--engine {name} needs more packages: pip install 'attune-lab[{_EXTRAS[engine]}]'")
+            missing = [package for package in _NEEDS[engine] if find_spec(package) is None]
+            if missing:
+                what = "a study" if engine == "local" else f"--engine {engine}"
+                raise UserError(f"{what} needs {', '.join(missing)}: pip install 'attune-lab[{_EXTRAS[engine]}]'")
             return engine
     raise UserError(f"--engine {name}: no such engine; take {', '.join(known)}")
 

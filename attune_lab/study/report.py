@@ -95,9 +95,9 @@ def summary_table(title: str, campaigns: pd.DataFrame) -> Table:
         for _, row in summary(campaigns).iterrows()
     ]
     note = (
-        "Mean re-measured gain with its interval, best campaign, mean regret against the best recipe of the world, "
-        "campaigns that kept the recipe; GPU-hours to 95 % of the final gain (median, in runs of the baseline), share "
-        "of the spent budget lost to failed runs; tokens and dollars of language models; seconds of the tuner's own."
+        "Mean re-measured gain with its interval, best campaign, mean regret in points against the best recipe of the "
+        "world, campaigns that kept the recipe; GPU-hours to 95 % of the final gain (median, in runs of the baseline), "
+        "share of the spent budget lost to failed runs; tokens and dollars of language models; seconds of the tuner."
     )
     return _table(
         title,
@@ -106,7 +106,7 @@ def summary_table(title: str, campaigns: pd.DataFrame) -> Table:
             "gain %",
             "interval",
             "best %",
-            "regret %",
+            "regret",
             "kept %",
             "to 95 %, x",
             "lost %",

@@ -13,7 +13,7 @@ from attune_lab.report.tables import markdown, page
 from attune_lab.study.provenance import circumstances
 from attune_lab.writing import refuse_unwritable, write_file
 from experiments.reproduce import ablations_table, gate_table, main_table, sensitivity_table, tuners_table
-from experiments.reproduce.bench import Bench, Section
+from experiments.reproduce.bench import QUICK_BUDGET, Bench, Section
 from experiments.reproduce.claims import claims_table
 
 TABLES: dict[str, Callable[[Bench], Section]] = {
@@ -61,7 +61,8 @@ def _known(names: Sequence[str]) -> list[str]:
 
 def _made(make: Callable[[Bench], Section], name: str, bench: Bench) -> dict[str, Any]:
     section = make(bench)
-    note = " A quick look: one world and a small budget, not to be quoted." if bench.quick else ""
+    quick = f" A quick look, not to be quoted: one world, and {QUICK_BUDGET} for every budget named here."
+    note = quick if bench.quick else ""
     title, intro = section.title, f"{section.intro}{note} {_made_with(name)}"
     tables = [*([claims_table(section.claims, section.provenance)] if section.claims else []), *section.tables]
     texts = {

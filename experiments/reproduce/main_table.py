@@ -67,7 +67,7 @@ def gains(campaigns: pd.DataFrame, runs: pd.DataFrame) -> Table:
         "kept",
         "payback h",
         "within a day %",
-        "regret %",
+        "regret, points",
         "levers",
     ]
     note = (

@@ -1,9 +1,9 @@
-"""What `attune recipes`, `models`, `clusters` and `doctor` print."""
+"""What `attune recipes`, `models`, `clusters`, `tuners`, `lessons` and `doctor` print."""
 
 import pytest
 
 
-@pytest.mark.parametrize("command", ["recipes", "models", "clusters", "tuners", "doctor"])
+@pytest.mark.parametrize("command", ["recipes", "models", "clusters", "tuners", "lessons", "doctor"])
 def test_80_columns_are_enough(attune, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     shown = attune(command).stdout
