@@ -97,7 +97,8 @@ def summary_table(title: str, campaigns: pd.DataFrame) -> Table:
     note = (
         "Mean re-measured gain with its interval, best campaign, mean regret in points against the best recipe of the "
         "world, campaigns that kept the recipe; GPU-hours to 95 % of the final gain (median, in runs of the baseline), "
-        "share of the spent budget lost to failed runs; tokens and dollars of language models; seconds of the tuner."
+        "share of the spent budget lost to failed runs; tokens (an estimate where roles are scripted) and dollars of "
+        "language models; seconds of the tuner."
     )
     return _table(
         title,
