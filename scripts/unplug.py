@@ -2,8 +2,8 @@
 
 python scripts/unplug.py [NAME ...] [--run tests/baselines tests/attune_lab/study]
 
-One at a time, by default every tuner and wrapper. Checked are lint, collection of all tests, loading of the others and
-the studies of `attune reproduce`; `--run` runs tests besides. The copy's own entry points are in force.
+One at a time, by default every tuner and wrapper. Checked are lint, collection of all tests, what is left over, loading
+of the others and the studies of `attune reproduce`; `--run` runs tests besides. The copy's entry points are in force.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ assert {name!r} not in left
 assert all(entry.load() for entry in left.values())
 assert all(shipped_study(name) for name in ("main", "tuners", "rules", "repair", "sensitivity") if has_tuners(name))
 """
+RUN = ["tests/baselines/test_unplugging.py", "tests/test_documents.py"]
 
 
 def entry_points(project: Path) -> dict[str, dict[str, str]]:
@@ -47,8 +48,7 @@ def unplug(name: str, module: str, copy: Path) -> None:
             file.unlink()
     project = copy / "pyproject.toml"
     project.write_text(re.sub(rf'(?m)^{name} = "baselines\..*\n', "", project.read_text()))
-    info = copy / "attune_lab-0.dist-info"
-    info.mkdir()
+    (info := copy / "attune_lab-0.dist-info").mkdir()
     info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: attune-lab\nVersion: 0\n")
     for group, entries in entry_points(project).items():
         with info.joinpath("entry_points.txt").open("a") as file:
@@ -64,10 +64,10 @@ def main() -> None:
     groups = entry_points(ROOT / "pyproject.toml").values()
     known = {name: to for group in groups for name, to in group.items() if to.startswith("baselines.")}
     for name in options.names or known:
-        checks = [["-c", LOADS.format(name=name)], ["-m", "ruff", "check"], ["-m", "pytest", "--collect-only"]]
+        always = [["-m", "ruff", "check"], ["-m", "pytest", "--collect-only"], ["-m", "pytest", *RUN, *options.run]]
         with tempfile.TemporaryDirectory() as copy:
             unplug(name, known[name].split(":")[0], Path(copy))
-            for words in [*checks, *([["-m", "pytest", *options.run]] if options.run else [])]:
+            for words in [["-c", LOADS.format(name=name)], *always]:
                 command, there = [sys.executable, *words], {**os.environ, "PYTHONPATH": copy}
                 done = subprocess.run(command, check=False, cwd=copy, env=there, capture_output=True, text=True)
                 broken |= done.returncode != 0

@@ -79,18 +79,9 @@ def test_no_document_names_its_files(module: str) -> None:
     assert [page.name for page in documents if any(file in page.read_text(encoding="utf-8") for file in files)] == []
 
 
-def test_nothing_is_shared_by_one_tuner_alone() -> None:
-    """What one tuner alone uses belongs into its file or folder, and is deleted with it."""
-    shared = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in (ROOT / "baselines").rglob("*.py")
-        if path.name != "__init__.py" and not any(path in own_files(module) for module in PLUGGED)
-    }
-    used = {module: leaning_on(module) - own_files(module) for module in shared}
-    lonely = {
-        module
-        for module, users in used.items()
-        if len({tuner for tuner in PLUGGED for path in users if path in own_files(tuner)}) == 1
-        and all(any(path in own_files(tuner) for tuner in PLUGGED) or TESTS in path.parents for path in users)
-    }
-    assert lonely == set()
+def test_no_shared_code_is_left_over() -> None:
+    """Fails where a tuner was deleted that alone used a shared module: that belonged into the tuner's own files."""
+    shared = {path for path in (ROOT / "baselines").glob("*/*.py") if path.name != "__init__.py"}
+    shared -= {path for module in PLUGGED for path in own_files(module)}
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in shared}
+    assert {name for name in names.values() if all(TESTS in path.parents for path in leaning_on(name))} == set()
