@@ -67,7 +67,7 @@ def _made(make: Callable[[Bench], Section], name: str, bench: Bench) -> dict[str
     tables = [*([claims_table(section.claims, section.provenance)] if section.claims else []), *section.tables]
     texts = {
         f"{name}.md": markdown(title, intro, tables),
-        f"{name}.html": page(title, intro, tables, section.pictures),
+        f"{name}.html": page(title, intro.replace("`", ""), tables, section.pictures),
     }
     for file, text in texts.items():
         write_file(bench.out / file, text.encode())

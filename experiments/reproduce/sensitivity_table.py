@@ -10,7 +10,7 @@ import pandas as pd
 
 from attune_lab.report.tables import Table
 from attune_lab.study.figures import resample, stability
-from experiments.reproduce.bench import Bench, Section
+from experiments.reproduce.bench import Bench, Section, has_tuners
 
 USUAL = "as usual"
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -36,7 +36,9 @@ def reproduce(bench: Bench) -> Section:
         name: bench.study("sensitivity", label=f"sensitivity-{number}", **changes).campaigns
         for number, (name, changes) in enumerate(VARIANTS.items())
     }
-    found = [table(frames), order_table(bench.study("stability").campaigns, bench)]
+    found = [table(frames)]
+    if has_tuners("stability"):
+        found.append(order_table(bench.study("stability").campaigns))
     return Section("Sensitivity", INTRODUCTION, [], found)
 
 
@@ -66,9 +68,9 @@ def table(frames: Mapping[str, pd.DataFrame]) -> Table:
     )
 
 
-def order_table(campaigns: pd.DataFrame, bench: Bench) -> Table:
+def order_table(campaigns: pd.DataFrame) -> Table:
     """The order of the leading tuners from a third of the worlds and from all of them."""
-    many = bench.spec("stability").worlds.count
+    many = int(campaigns.groupby("scenario")["world"].nunique().min())
     found = stability(campaigns, max(many // 3, 1), many)
     rows = [
         [str(row["worlds"]), ", ".join(row["top"]), f"{row['width']:.1f}", f"{row['expected']:.1f}"]
