@@ -21,7 +21,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "three times the hidden defects": {"conditions": {"defects": 3}},
     "all of these": {"conditions": {"physics": 2, "residuals": 2, "noise": 3, "failures": 10, "defects": 3}},
     "B200": {"clusters": ["64xB200-SXM-180GB"]},
-    "H100": {"clusters": ["64xH100-SXM5-80GB"]},
+    "B300": {"clusters": ["64xB300-SXM-288GB"]},
 }
 
 INTRODUCTION = (
