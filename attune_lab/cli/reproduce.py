@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attune_lab.cli.output import Json, console, emit, indented, table
+from attune_lab.cli.output import Json, console, emit, indented
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +58,7 @@ def reproduce(
 
 
 def _render(screen: Console, data: dict[str, Any]) -> None:
-    """The paper's statements beside ours; a table without any shows its first rows."""
+    """The paper's statements beside ours, and where the tables are, which are wider than a terminal."""
     from rich.markup import escape
 
     for made in data["tables"].values():
@@ -68,12 +68,6 @@ def _render(screen: Console, data: dict[str, Any]) -> None:
             lines = (f"paper: {claim['theirs']}", f"here:  {claim['ours']} ({made['provenance']})", claim["why"])
             for line in lines:
                 indented(screen, line, 4)
-        if not made["claims"]:
-            first = made["tables"][0]
-            rows = table(escape(first["title"]), *map(escape, first["header"]))
-            for row in first["rows"]:
-                rows.add_row(*map(escape, row))
-            screen.print(rows)
         indented(screen, "\n".join(f"written: {path}" for path in made["written"]))
 
 
