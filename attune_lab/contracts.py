@@ -163,18 +163,6 @@ class Gate(Protocol):
         """The verdict on the effective settings alone; costs no run."""
         ...
 
-    def judge_early(
-        self,
-        baseline: Recipe,
-        candidate: Recipe,
-        *,
-        baseline_runs: Sequence[RunReport],
-        candidate_run: RunReport,
-        twin_runs: Sequence[RunReport],
-    ) -> Verdict:
-        """The verdict on a candidate's short run; only a ``reject`` means anything, and it needs no longer run."""
-        ...
-
     def judge(
         self,
         baseline: Recipe,
@@ -184,7 +172,10 @@ class Gate(Protocol):
         candidate_run: RunReport,
         twin_runs: Sequence[RunReport],
     ) -> Verdict:
-        """The verdict on settings and on paired 20-step runs; the baseline ran at least twice (an A/A pair)."""
+        """The verdict on settings and on paired 20-step runs; the baseline ran at least twice (an A/A pair).
+
+        A candidate's run of fewer steps can be rejected, never passed.
+        """
         ...
 
 

@@ -158,12 +158,18 @@ class FakeGate:
         """Passes: settings are not looked at."""
         return FakeVerdict("pass")
 
-    def judge_early(self, baseline: Recipe, candidate: Recipe, **runs: Any) -> FakeVerdict:
-        """Sees nothing in a short run."""
-        return FakeVerdict("inconclusive")
-
-    def judge(self, baseline: Recipe, candidate: Recipe, **runs: Any) -> FakeVerdict:
-        """The scripted verdict."""
+    def judge(
+        self,
+        baseline: Recipe,
+        candidate: Recipe,
+        *,
+        baseline_runs: Sequence[RunReport],
+        candidate_run: RunReport,
+        twin_runs: Sequence[RunReport],
+    ) -> FakeVerdict:
+        """The scripted verdict; nothing is seen in a run shorter than the baseline's."""
+        if candidate_run.steps < baseline_runs[0].steps:
+            return FakeVerdict("inconclusive")
         reason = self._reject(candidate)
         return FakeVerdict("reject", (reason,)) if reason else FakeVerdict("pass")
 

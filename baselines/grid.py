@@ -86,7 +86,7 @@ class Grid(PlannedTuner):
         ]
 
     def _axis(self, key: str) -> Sequence[Value]:
-        """The values of one axis; one placeholder where the space has no such parameter."""
+        """The values of one axis; 1 alone where the space has no such parameter."""
         parameter = self.task.space.parameters.get(key)
         if parameter is None:
             return (1,)

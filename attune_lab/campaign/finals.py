@@ -105,13 +105,7 @@ def _final(
     gain, band = gain_of(report, baseline), baseline.band.of(len(report.timed_step_times_s))
     if gain <= band:
         return f"measured again: {_no_gain(gain, band)}"
-    verdict = gate.judge(
-        baseline.recipe,
-        trial.proposal.recipe,
-        baseline_runs=baseline.runs,
-        candidate_run=report,
-        twin_runs=baseline.twins,
-    )
+    verdict = _judged(trial, report, baseline, gate)
     return _refused(verdict) or Winner(trial, report, gain, verdict)
 
 
@@ -140,14 +134,19 @@ def _faster(one: RunReport, other: RunReport) -> RunReport:
 
 def _seen(trial: Trial, baseline: Baseline, gate: Gate) -> str | None:
     """What the search run of a trial shows already that the gate rejects, None when nothing."""
-    verdict = gate.judge_early(
+    verdict = _judged(trial, trial.report, baseline, gate)
+    return _refused(verdict) if verdict.verdict == "reject" else None
+
+
+def _judged(trial: Trial, run: RunReport, baseline: Baseline, gate: Gate) -> Verdict:
+    """What the gate says of a trial by one run of it."""
+    return gate.judge(
         baseline.recipe,
         trial.proposal.recipe,
         baseline_runs=baseline.runs,
-        candidate_run=trial.report,
+        candidate_run=run,
         twin_runs=baseline.twins,
     )
-    return _refused(verdict) if verdict.verdict == "reject" else None
 
 
 def _refused(verdict: Verdict) -> str | None:

@@ -35,24 +35,6 @@ class CampaignGate:
         )
         return judge(settings.checks, ())
 
-    def judge_early(
-        self,
-        baseline: Recipe,
-        candidate: Recipe,
-        *,
-        baseline_runs: Sequence[RunReport],
-        candidate_run: RunReport,
-        twin_runs: Sequence[RunReport],
-    ) -> Verdict:
-        """What a run of a few steps shows already: ``reject`` where no further step could change that."""
-        settings = configuration.check(
-            baseline, candidate, cluster=self.cluster, versions=candidate_run.versions, approvals=self.approvals
-        )
-        repeats = [Curve.from_report(run) for run in (*baseline_runs[1:], *twin_runs) if run.status == "ok"]
-        curves = Curve.from_report(baseline_runs[0]), Curve.from_report(candidate_run)
-        seen = convergence.decide(*curves, repeats, change=settings.change, allowance=settings.allowance)
-        return judge((), seen.checks or None)
-
     def judge(
         self,
         baseline: Recipe,
@@ -62,7 +44,11 @@ class CampaignGate:
         candidate_run: RunReport,
         twin_runs: Sequence[RunReport],
     ) -> Verdict:
-        """The verdict on settings and paired runs from one start; the first of the baseline's is compared with."""
+        """The verdict on settings and paired runs from one start; the first of the baseline's is compared with.
+
+        Of a candidate that was asked for fewer steps the curves alone are looked at: what rejects it already no
+        further step could change; anything else is inconclusive.
+        """
         settings = configuration.check(
             baseline, candidate, cluster=self.cluster, versions=candidate_run.versions, approvals=self.approvals
         )
@@ -72,6 +58,9 @@ class CampaignGate:
             return judge(settings.checks, [ended])
         repeats = [Curve.from_report(run) for run in (*baseline_runs[1:], *twin_runs) if run.status == "ok"]
         curves = Curve.from_report(baseline_runs[0]), Curve.from_report(candidate_run)
+        if candidate_run.steps < baseline_runs[0].steps:
+            seen = convergence.decide(*curves, repeats, change=settings.change, allowance=settings.allowance)
+            return judge((), seen.checks or None)
         return judge(
             settings.checks, convergence.check(*curves, repeats, change=settings.change, allowance=settings.allowance)
         )
@@ -82,18 +71,6 @@ class OpenGate(CampaignGate):
     """No gate: whatever ran and was fast is shipped. For studies of what a gate is worth, never for a user's recipe."""
 
     def configuration(self, baseline: Recipe, candidate: Recipe) -> Verdict:
-        """Passes unread."""
-        return judge((), ())
-
-    def judge_early(
-        self,
-        baseline: Recipe,
-        candidate: Recipe,
-        *,
-        baseline_runs: Sequence[RunReport],
-        candidate_run: RunReport,
-        twin_runs: Sequence[RunReport],
-    ) -> Verdict:
         """Passes unread."""
         return judge((), ())
 

@@ -7,6 +7,7 @@ at any time, whichever machine did it.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +73,7 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True)
-class _InWorld:
+class _InWorld(ABC):
     """What both kinds of jobs share.
 
     Attributes:
@@ -88,9 +89,9 @@ class _InWorld:
     world: int
 
     @property
+    @abstractmethod
     def folder(self) -> Path:
         """Where it is kept."""
-        raise NotImplementedError
 
     @property
     def time_limit_s(self) -> float:

@@ -15,10 +15,10 @@ from scripted import campaign
 
 def test_what_a_search_run_shows_already_is_spared_its_final_run(tmp_path):
     class Sharp(FakeGate):
-        def judge_early(self, baseline, candidate, *, candidate_run, **runs):
-            assert candidate_run.steps == 8
-            doubled = candidate.settings["tp"] == 2
-            return FakeVerdict("reject", ("Gradients are doubled.",)) if doubled else FakeVerdict("inconclusive")
+        def judge(self, baseline, candidate, *, candidate_run, **runs):
+            if candidate_run.steps == 8 and candidate.settings["tp"] == 2:
+                return FakeVerdict("reject", ("Gradients are doubled.",))
+            return super().judge(baseline, candidate, candidate_run=candidate_run, **runs)
 
     def script(recipe, steps, label):
         return Outcome(step_time_s={2: 0.5, 1: 0.8}.get(recipe.settings["tp"], 1.0))
