@@ -15,26 +15,25 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attune_lab.study.jobs import CampaignJob
 
 MODELS = ("llama-3.1-405b", "glm-4.5", "mixtral-8x22b", "minimax-m2")
 BUDGETS = ("20x", "40x")
 CLUSTER = "64xH200-SXM5-141GB"
 
 
-def campaign(model: str, budget: str, seed: int, *, tuner: str, out: Path) -> dict[str, Any]:
+def figures(job: CampaignJob) -> dict[str, Any]:
     """One campaign's figures, with the promises it broke (normally none)."""
-    from attune_lab.tuning import TuneRequest, tune_recipe
-
-    request = TuneRequest(model, CLUSTER, budget, tuner=tuner, seed=seed, out=out / f"{model}-{budget}-{tuner}-{seed}")
-    result = tune_recipe(request)
+    result = json.loads((job.folder / "result.json").read_bytes())
     return {
-        "model": model,
-        "budget": budget,
-        "seed": seed,
-        "tuner": tuner,
+        "model": job.recipe.name,
+        "budget": job.spec.budget,
+        "seed": job.world,
+        "tuner": job.tuner.name,
         "broken": broken_promises(result),
         **{key: result[key] for key in ("gain_pct", "noise_band_pct", "kept_baseline", "payback_hours")},
         **{key: result[key] for key in ("gpu_hours_budget", "gpu_hours_spent", "stop_reason")},
@@ -67,13 +66,27 @@ def broken_promises(result: dict[str, Any]) -> list[str]:
 
 
 def study(out: Path, *, tuner: str, seeds: int, workers: int) -> tuple[list[dict[str, Any]], float]:
-    """Every campaign's figures, in order, and the seconds the whole study took."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
-    tasks = [(model, budget, seed) for model in MODELS for budget in BUDGETS for seed in range(seeds)]
+    """Every campaign's figures, in order, and the seconds the whole study took.
+
+    Raises:
+        EnvironmentFault: a campaign did not come to its end.
+    """
+    from attune_lab.contracts import EnvironmentFault
+    from attune_lab.study.jobs import campaign_jobs
+    from attune_lab.study.run import run_study
+    from attune_lab.study.spec import StudySpec
+
     start = time.perf_counter()
-    with ProcessPoolExecutor(workers) as pool:
-        pending = [pool.submit(campaign, *task, tuner=tuner, out=out) for task in tasks]
-        rows = [future.result() for future in pending]
+    rows = []
+    for budget in BUDGETS:
+        named = {"name": f"study-models-{budget}", "recipes": MODELS, "clusters": (CLUSTER,), "budget": budget}
+        spec = StudySpec.model_validate({**named, "worlds": seeds, "tuners": (tuner,), "oracle": False})
+        folder = (out / budget).resolve()
+        campaigns = run_study(spec, folder, workers=workers).campaigns
+        ended = campaigns[campaigns["status"] != "finished"]
+        if len(ended):
+            raise EnvironmentFault(f"{len(ended)} campaigns in {folder} failed: {ended['stop_reason'].iloc[0]}")
+        rows += [figures(job) for job in campaign_jobs(spec, folder)]
     return rows, time.perf_counter() - start
 
 

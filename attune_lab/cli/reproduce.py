@@ -30,8 +30,8 @@ def reproduce(
         bool, typer.Option("--quick", help="One world, a small budget: a look, not to be quoted.")
     ] = False,
     workers: Annotated[
-        int, typer.Option(min=1, help="Campaigns side by side.", show_default="one a core")
-    ] = os.cpu_count() or 1,
+        int | None, typer.Option(min=1, help="Campaigns at a time. Default: one a core.", show_default=False)
+    ] = None,
     engine: Annotated[str, typer.Option(help="local, ray or dask.")] = "local",
     as_json: Json = False,
 ) -> None:
@@ -53,7 +53,14 @@ def reproduce(
         raise UserError("the package experiments, which makes the tables, is not installed; install attune-lab whole")
     with study_observer(console(stderr=True), quiet=as_json) as observer:
         make = found[0].load()
-        data = make(tables or ["all"], out, quick=quick, workers=workers, engine=runs_on, observer=observer)
+        data = make(
+            tables or ["all"],
+            out,
+            quick=quick,
+            workers=workers or os.cpu_count() or 1,
+            engine=runs_on,
+            observer=observer,
+        )
     emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
 
 

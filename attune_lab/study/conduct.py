@@ -12,6 +12,7 @@ from attune_lab.foreign import told
 
 if TYPE_CHECKING:
     from attune_lab.study.jobs import CampaignJob, OracleJob, Status
+    from attune_lab.study.rows import Timing
 
 
 def conduct(job: CampaignJob) -> None:
@@ -65,7 +66,7 @@ def _status(job: CampaignJob, result: dict[str, Any]) -> Status:
     return "tuner_failed" if result["tuner_failed"] else "finished"
 
 
-def _timed(factory: Callable[[TuningTask], Tuner], timing: Any) -> Callable[[TuningTask], Tuner]:
+def _timed(factory: Callable[[TuningTask], Tuner], timing: Timing) -> Callable[[TuningTask], Tuner]:
     """The factory, with the seconds spent in it and its tuner added up in ``timing``."""
 
     def make(task: TuningTask) -> Tuner:
@@ -81,7 +82,7 @@ class _Timed:
     """A tuner under a stopwatch; everything else about it is its own."""
 
     tuner: Tuner
-    timing: Any
+    timing: Timing
 
     def ask(self) -> Proposal | None:
         with self.timing:

@@ -16,7 +16,7 @@ from attune_lab.gate.defects import active
 from attune_lab.gate.facts import facts_of
 from attune_lab.recipe.jobs import jobs_for
 from attune_lab.recipe.recipe import Recipe, Value
-from attune_lab.space import SearchSpace
+from attune_lab.space import SearchSpace, search_space
 from attune_lab.study.branching import best_point
 from attune_lab.study.choices import Choices
 from simulator.world import World
@@ -50,7 +50,7 @@ class Optimum:
 
 def optimum(bench: Workbench, world: World) -> Optimum:
     """The optimum of the space around a workbench's baseline; see `Oracle.optimum`."""
-    return Oracle(SearchSpace(bench.baseline, bench.cluster), world).optimum()
+    return Oracle(search_space(bench.baseline, bench.cluster), world).optimum()
 
 
 class Oracle:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,10 @@ from numpy.typing import NDArray
 from attune_lab.contracts import CostModel, Estimate, TuningTask
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
-from simulator.hardware import ClusterSpec
+from attune_lab.recipe.remembered import remembered
+
+if TYPE_CHECKING:
+    from attune_lab.space import SearchSpace
 
 KIND = ("tp", "pp", "ep")
 """Sizes that decide what kind of layout it is."""
@@ -76,17 +78,17 @@ class Priced:
 
 
 class PriceList:
-    """All recipes priced for one task, in the order first asked. Nothing is priced twice."""
+    """All recipes of a space that were priced by a cost model, in the order first asked. Nothing is priced twice."""
 
-    def __init__(self, task: TuningTask) -> None:
-        self._task = task
+    def __init__(self, space: SearchSpace, cost_model: CostModel) -> None:
+        self._space, self._cost_model = space, cost_model
         self._known: dict[str, Priced | None] = {}
         self._expanded: set[str] = set()
         self._legal: dict[str, bool] = {}
 
-    def copy(self, task: TuningTask) -> PriceList:
-        """The same prices for another task on the same recipe, space and cost model."""
-        other = PriceList(task)
+    def copy(self) -> PriceList:
+        """The same prices, for another campaign to go on from."""
+        other = PriceList(self._space, self._cost_model)
         other._known, other._expanded, other._legal = dict(self._known), set(self._expanded), dict(self._legal)
         return other
 
@@ -100,19 +102,19 @@ class PriceList:
         """Those of ``recipes`` that can start, each once, in the order given; new ones in one call of the model."""
         asked = {recipe.digest: recipe for recipe in recipes}
         new = [recipe for digest, recipe in asked.items() if digest not in self._known]
-        estimates = self._task.cost_model.estimate(new) if new else []
+        estimates = self._cost_model.estimate(new) if new else []
         for recipe, estimate in zip(new, estimates, strict=True):
-            priced = None if estimate.problems else Priced(recipe, self._task.space.values(recipe), estimate)
+            priced = None if estimate.problems else Priced(recipe, self._space.values(recipe), estimate)
             self._known[recipe.digest] = priced
         return [one for digest in asked if (one := self._known[digest]) is not None]
 
     def edited(self, base: Recipe, edits: Iterable[Edits]) -> list[Priced]:
         """``base`` with each of ``edits``, as `price` gives it."""
-        return self.price(self._task.space.apply(base, one) for one in edits)
+        return self.price(self._space.apply(base, one) for one in edits)
 
     def neighbours(self, one: Priced) -> list[Priced]:
         """Recipes that differ from ``one`` in one parameter."""
-        space = self._task.space
+        space = self._space
         self._expanded.add(one.recipe.digest)
         edits = [{key: value} for key in space.parameters for value in space.neighbours(one.recipe, key)]
         return self.edited(one.recipe, edits)
@@ -121,7 +123,7 @@ class PriceList:
         """Whether the space has no objection to it; asked late, for it costs as much as a price."""
         digest = one.recipe.digest
         if digest not in self._legal:
-            self._legal[digest] = not self._task.space.problems(one.recipe)
+            self._legal[digest] = not self._space.problems(one.recipe)
         return self._legal[digest]
 
     @property
@@ -164,50 +166,36 @@ def explore(task: TuningTask) -> PriceList:
     It takes seconds and depends on the recipe, the space and the cost model alone: campaigns of one process that share
     these share the answer.
     """
-    canonical = json.dumps(task.baseline.canonical(), sort_keys=True)
-    question = _Question(task.cost_model, canonical, tuple(task.space.parameters), task.cluster, task)
-    return _explored(question).copy(task)
+    return _explored(task.baseline, task.space, task.cost_model).copy()
 
 
-@dataclass(frozen=True)
-class _Question:
-    """What `explore` depends on; the task stands in for the parts that the other fields name."""
-
-    cost_model: CostModel
-    baseline: str
-    parameters: tuple[str, ...]
-    cluster: ClusterSpec
-    task: TuningTask = field(compare=False)
-
-
-@lru_cache(maxsize=4)
-def _explored(question: _Question) -> PriceList:
-    task = question.task
-    prices = PriceList(task)
-    prices.price([task.baseline])
+@remembered(last=4)
+def _explored(baseline: Recipe, space: SearchSpace, cost_model: CostModel) -> PriceList:
+    prices = PriceList(space, cost_model)
+    prices.price([baseline])
     prices.descend(expected_s, rounds=3)
     style = min(prices, key=lambda one: one.expected_s, default=None)
     if style is None:
         return prices
-    levels = task.space.parameters["recompute"].choices
-    overlaps = [key for key in OVERLAPS if key in task.space.parameters]
+    levels = space.parameters["recompute"].choices
+    overlaps = [key for key in OVERLAPS if key in space.parameters]
     styles = [
         {"recompute": level, **dict.fromkeys(overlaps, hidden)}
         for level, hidden in itertools.product((levels[0], levels[-1]), (False, True) if overlaps else (False,))
     ]
-    layouts = one_of_each_kind(task)
+    layouts = one_of_each_kind(baseline, space)
     prices.edited(style.recipe, ({**layout, **style} for layout in layouts for style in styles))
     prices.descend(expected_s, rounds=ROUNDS, kinds=KINDS)
     return prices
 
 
-def one_of_each_kind(task: TuningTask) -> list[dict[str, Value]]:
+def one_of_each_kind(baseline: Recipe, space: SearchSpace) -> list[dict[str, Value]]:
     """The legal layout nearest to the baseline's for each combination of the `KIND` sizes, with virtual stages
     and without.
     """
-    own = task.space.values(task.baseline)
+    own = space.values(baseline)
     nearest: dict[tuple[int, ...], tuple[float, dict[str, Value]]] = {}
-    for row in task.space.enumerate_layouts():
+    for row in space.enumerate_layouts():
         sizes = {key: size for key, size in row.items() if key in own}
         apart = sum(abs(math.log(size / int(str(own[key] or 1)))) for key, size in sizes.items())
         place = (*(row[key] for key in KIND), int(row["vpp"] > 1))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attune_lab.contracts import UserError
 from attune_lab.testing import TunerContract
 from baselines.sailor import Sailor, StageOption, plan_pipeline, smallest_fitting
-from tests.baselines.small_task import SmallBudget, as_predicted, campaign, small_task
+from tests.baselines.small_task import SmallBudget, campaign, hungrier, small_task
 
 
 class TestContract(TunerContract):
@@ -94,12 +94,7 @@ def test_both_objectives_propose_alike_and_cost_ends_sooner() -> None:
 
 def test_running_out_of_memory_makes_the_next_plans_leaner() -> None:
     task = small_task()
-    right = as_predicted(task)
-
-    def truth(recipe):
-        _, seconds, peak = right(recipe)
-        return ("oom" if 1.3 * peak > task.cluster.accelerator.memory_bytes else "ok"), seconds, 1.3 * peak
-
+    truth = hungrier(task)
     log = campaign(Sailor(task), task, truth, runs=15)
     assert sum(report.status == "oom" for _, report in log) <= 5
     assert min(r.mean_step_time_s for _, r in log if r.status == "ok") < truth(task.baseline)[1]

@@ -13,7 +13,7 @@ from tests.baselines.small_task import ended, small_task
 @pytest.fixture
 def knowledge():
     task = small_task()
-    prices = PriceList(task)
+    prices = PriceList(task.space, task.cost_model)
     (base,) = prices.price([task.baseline])
     prices.neighbours(base)
     return Knowledge(task, prices)

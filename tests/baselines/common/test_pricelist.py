@@ -25,7 +25,7 @@ class Counting:
 def test_nothing_is_priced_twice() -> None:
     task = small_task()
     counting = Counting(task.cost_model)
-    prices = PriceList(replace(task, cost_model=counting))
+    prices = PriceList(task.space, counting)
     (base,) = prices.price([task.baseline])
     prices.neighbours(base)
     prices.neighbours(base)
@@ -35,7 +35,7 @@ def test_nothing_is_priced_twice() -> None:
 
 def test_what_cannot_start_is_left_out() -> None:
     task = small_task()
-    prices = PriceList(task)
+    prices = PriceList(task.space, task.cost_model)
     assert not prices.edited(task.baseline, [{"pp": 3, "tp": 8}])
 
 
@@ -58,12 +58,12 @@ def test_a_second_campaign_shares_the_answer_and_changes_nothing_of_it() -> None
 def test_every_kind_of_layout_is_represented() -> None:
     task = small_task()
     kinds = {(row["tp"], row["pp"], row["ep"]) for row in task.space.enumerate_layouts()}
-    assert {(row["tp"], row["pp"], row["ep"]) for row in one_of_each_kind(task)} == kinds
+    assert {(row["tp"], row["pp"], row["ep"]) for row in one_of_each_kind(task.baseline, task.space)} == kinds
 
 
 def test_descending_improves_the_best_kinds() -> None:
     task = small_task()
-    prices = PriceList(task)
+    prices = PriceList(task.space, task.cost_model)
     prices.price([task.baseline])
     before = min(expected_s(list(prices)))
     prices.descend(expected_s, rounds=4)
