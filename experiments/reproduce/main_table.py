@@ -131,13 +131,17 @@ def _gain(model: str, mean: float, top: float, campaigns: pd.DataFrame) -> Claim
     best = campaigns["gain_pct"].max()
     ours = f"{means.mean[0]:+.1f} % ({low:+.1f} … {high:+.1f}), best {best:+.1f} %, kept {kept} of {count}"
     if mean == 0:
-        verdict = "agrees" if kept > count / 2 else "disagrees"
-        return Claim(f"{model}: gain", "recipe kept as it was", ours, verdict, _why(campaigns, kept=True))
+        mostly = kept > count / 2
+        why = _why(
+            campaigns, "with so little room it is kept" if mostly else "a recipe with that much room is not kept"
+        )
+        return Claim(f"{model}: gain", "recipe kept as it was", ours, "agrees" if mostly else "disagrees", why)
     theirs = f"+{mean} % mean, +{top} % best"
-    return Claim(f"{model}: gain", theirs, ours, compared(mean, low, high), _why(campaigns, kept=False))
+    why = _why(campaigns, "the room depends on the recipe one starts from")
+    return Claim(f"{model}: gain", theirs, ours, compared(mean, low, high), why)
 
 
-def _why(campaigns: pd.DataFrame, *, kept: bool) -> str:
+def _why(campaigns: pd.DataFrame, end: str) -> str:
     """Where the difference comes from, as far as the data say: how far the recipe at the start is from the best."""
     room = (
         f"The best recipe of these worlds gains {campaigns['oracle_gain_pct'].mean():.0f} % on average over the start"
@@ -151,5 +155,4 @@ def _why(campaigns: pd.DataFrame, *, kept: bool) -> str:
         if carried
         else ", which is the public recipe"
     )
-    end = "; a recipe with that much room is not kept." if kept else "; the room depends on the recipe one starts from."
-    return room + start + end
+    return f"{room}{start}; {end}."
