@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from attune_lab.study.figures import judged, resample, summary
+from attune_lab.study.figures import Resampled, judged, resample, summary
 from attune_lab.study.report import CAPTIONS, tables
 from experiments.reproduce.bench import Bench, Section
 from experiments.reproduce.claims import Claim
@@ -13,6 +13,8 @@ from experiments.reproduce.claims import Claim
 AGENT = "attune"
 NAMED = ("optico", "optuna-tpe", "optuna-gp", "skopt", "random")
 """What the paper compares with: OptiCo, Bayesian optimisation and random search."""
+
+STATED = "more than 4 times the best alternative's gain at less than half its GPU-hours"
 
 INTRODUCTION = (
     "All tuners meet the same worlds with the same recipe, space, budget and gate. All figures are simulated; agents "
@@ -38,41 +40,37 @@ def claims(campaigns: pd.DataFrame) -> list[Claim]:
     """The abstract's statements on tuners beside ours."""
     found = []
     for model, part in judged(campaigns).groupby("recipe"):
-        gains = dict(zip(resample(part).tuners, resample(part).mean, strict=True))
-        if AGENT not in gains:
+        gains = resample(part)
+        others = [tuner for tuner in gains.tuners if tuner != AGENT]
+        named = [tuner for tuner in NAMED if tuner in others]
+        if AGENT not in gains.tuners:
             continue
-        others = [tuner for tuner in gains if tuner != AGENT]
-        named = [tuner for tuner in NAMED if tuner in gains]
-        if named:
-            found.append(_against(str(model), part, gains, named, "of OptiCo, BO and random search"))
-        if others:
-            found.append(_against(str(model), part, gains, others, "of all tuners here"))
+        spent = part.groupby("tuner")["gpu_hours_spent"].mean()
+        for whom, rivals in (("of OptiCo, BO and random search", named), ("of all tuners here", others)):
+            if rivals:
+                found.append(_against(str(model), gains, spent, rivals, whom))
     return found
 
 
-def _against(model: str, campaigns: pd.DataFrame, gains: dict[str, float], others: list[str], whom: str) -> Claim:
-    """The agent's gain and spending as multiples of the best alternative's."""
-    best = max(others, key=lambda tuner: gains[tuner])
-    ratio = gains[AGENT] / gains[best] if gains[best] > 0 else np.inf
-    spent = campaigns.groupby("tuner")["gpu_hours_spent"].mean()
-    hours = spent[AGENT] / spent[best]
-    low, high = resample(campaigns[campaigns["tuner"].isin([AGENT, best])]).interval()
-    both = f"{gains[AGENT]:+.1f} % against {gains[best]:+.1f} % of {best}"
-    ours = f"{both}: {ratio:.1f} times, at {hours:.2f} of its GPU-hours"
-    stated = model == "glm-4.5"
-    theirs = (
-        "more than 4 times the best alternative's gain at less than half its GPU-hours"
-        if stated
-        else "(not in the abstract)"
-    )
-    if ratio > 4 and hours < 0.5:
-        verdict = "agrees"
-    elif ratio > 1:
-        verdict = "same direction"
-    else:
-        verdict = "disagrees"
-    why = (
+def _against(model: str, gains: Resampled, spent: pd.Series[float], rivals: list[str], whom: str) -> Claim:
+    """The agent's gain and spending as multiples of the best rival's; ``spent`` are mean GPU-hours by tuner."""
+    low, high = gains.interval()
+    row = {tuner: (gains.mean[i], f"{low[i]:+.1f} … {high[i]:+.1f}") for i, tuner in enumerate(gains.tuners)}
+    best = max(rivals, key=lambda tuner: row[tuner][0])
+    (ours, our_interval), (theirs, their_interval) = row[AGENT], row[best]
+    ratio, hours = ours / theirs if theirs > 0 else np.inf, spent[AGENT] / spent[best]
+    return Claim(
+        f"{model}: attune against the best {whom}",
+        STATED if model == "glm-4.5" else "(not in the abstract)",
+        f"{ours:+.1f} % against {theirs:+.1f} % of {best}: {ratio:.1f} times, at {hours:.2f} of its GPU-hours",
+        _verdict(ratio, hours) if model == "glm-4.5" else "ahead" if ratio > 1 else "behind",
         "The alternatives here are told legal points and failures, and many use the cost model; a strong baseline "
-        f"leaves less of a lead (intervals {low[0]:+.1f} … {high[0]:+.1f} and {low[1]:+.1f} … {high[1]:+.1f})."
+        f"leaves less of a lead (intervals {our_interval} and {their_interval}).",
     )
-    return Claim(f"{model}: attune against the best {whom}", theirs, ours, verdict, why)
+
+
+def _verdict(ratio: float, hours: float) -> str:
+    """How a lead stands to the stated one."""
+    if ratio > 4 and hours < 0.5:
+        return "agrees"
+    return "same direction" if ratio > 1 else "disagrees"
