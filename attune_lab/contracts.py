@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from attune_lab.recipe import Recipe
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
@@ -199,6 +202,27 @@ class BudgetView(Protocol):
 
 
 @dataclass(frozen=True)
+class Desk:
+    """What a tuner that works on the user's own file may use besides; the campaign makes one where there is a file.
+
+    Attributes:
+        name: of the file, without folders.
+        folder: of the campaign; a tuner keeps its transcript there, and nothing else.
+        gate: the gate itself. It judges what it is shown, and what it says to a tuner binds nobody: the campaign
+            asks it again.
+        render: the file as it would be shipped for a recipe; raises UserError where the file cannot say it.
+        read: the recipe that an edited text of the file stands for; raises UserError with the line. It reads no file
+            that the user's own text does not include.
+    """
+
+    name: str
+    folder: Path
+    gate: Gate
+    render: Callable[[Recipe], str]
+    read: Callable[[str], Recipe]
+
+
+@dataclass(frozen=True)
 class TuningTask:
     """Everything a tuner is given. It holds no cluster, no store and no world.
 
@@ -210,6 +234,7 @@ class TuningTask:
         budget: read-only view of the budget.
         seed: the tuner's own random seed.
         options: tuner-specific options (``policy``, switched-off rules …).
+        desk: for tuners that work on the user's file; None where there is none, as in most tests.
     """
 
     baseline: Recipe
@@ -219,6 +244,7 @@ class TuningTask:
     budget: BudgetView
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    desk: Desk | None = None
 
 
 @runtime_checkable
@@ -232,7 +258,10 @@ class Tuner(Protocol):
     why there is nothing to propose. The campaign's result then says ``the tuner stopped: <stop_reason>``.
 
     One that asks language models has ``usage: Mapping[str, float]`` with ``input_tokens``, ``output_tokens`` and
-    ``usd``, read when the search has ended and reported beside the GPU-hours.
+    ``usd``, read when the search has ended and reported beside the GPU-hours. One that explains itself has
+    ``decisions: Sequence[str]``: what was kept, reverted or left out and by which rule, one line each. One that chooses
+    what to ship has ``choice: Recipe``: a recipe that ran, which goes into the finals before faster ones, or the
+    baseline to keep it. The finals judge a choice like any other trial.
     """
 
     def ask(self) -> Proposal | None:

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attune_lab.agent.lessons import Lesson, load
 from attune_lab.agent.moves import resolve
 from attune_lab.contracts import TuningTask
+from attune_lab.lessons.catalog import Lesson, load
 from attune_lab.recipe.recipe import Value
 from baselines.common.model_tuner import Habits, ModelTuner
 from baselines.common.options import Option, read_options

@@ -9,6 +9,7 @@ studies tune; the policy, which ranks lessons by rules and by the cost model whe
 rules that check memory first, believe a gain only outside the noise band, measure winners again, and stop.
 """
 
+from attune_lab.agent.opening import attune_tuner
 from attune_lab.agent.tuner import AttuneTuner
 
-__all__ = ["AttuneTuner"]
+__all__ = ["AttuneTuner", "attune_tuner"]

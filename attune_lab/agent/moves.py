@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.agent.lessons import Step
+from attune_lab.lessons.catalog import Step
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attune_lab.agent.calibration import Calibration, MemoryCheck, expected_improvement
-from attune_lab.agent.diagnosis import Diagnosis
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.jumps import JumpFinder
-from attune_lab.agent.lessons import Catalog, Lesson
 from attune_lab.agent.moves import resolve
 from attune_lab.agent.rules import CHECK_MEMORY, DIAGNOSE_FIRST, Rulebook
 from attune_lab.contracts import CostModel, Estimate, Proposal
+from attune_lab.diagnosis import Diagnosis
+from attune_lab.lessons.catalog import Catalog, Lesson
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
 

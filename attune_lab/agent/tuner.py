@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attune_lab.agent import lessons
 from attune_lab.agent.calibration import Calibration, MemoryCheck
-from attune_lab.agent.diagnosis import diagnose
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
 from attune_lab.agent.jumps import OVERLAPS
 from attune_lab.agent.moves import resolve, touches_layout
@@ -35,9 +33,10 @@ from attune_lab.agent.rules import (
 from attune_lab.agent.stopping import StopRule
 from attune_lab.campaign.noise import FLOOR, NoiseBand, noise_band
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask, UserError
+from attune_lab.diagnosis import diagnose
+from attune_lab.lessons import catalog as lessons
 from attune_lab.recipe.effective import effective
 
-POLICIES = ("catalog",)
 OPTIONS = ("policy", "without")
 
 CONVINCING = 3.0
@@ -55,7 +54,7 @@ class AttuneTuner:
     All state is in memory and depends only on the reports told, so replaying them gives the same proposals.
 
     Raises:
-        UserError: an unknown option, policy or rule.
+        UserError: an unknown option or rule.
     """
 
     name = "attune"
@@ -237,14 +236,11 @@ def _rulebook(options: Mapping[str, Any]) -> Rulebook:
     """The rules in force under a task's options.
 
     Raises:
-        UserError: an unknown option, policy or rule.
+        UserError: an unknown option or rule.
     """
     for key in options:
         if key not in OPTIONS:
             raise UserError(f"option {key!r} of the attune tuner is not known; known: {', '.join(OPTIONS)}")
-    policy = options.get("policy", "catalog")
-    if policy not in POLICIES:
-        raise UserError(f"policy {policy!r} is not in this version; available: {', '.join(POLICIES)}")
     without = options.get("without", ())
     if not (isinstance(without, list | tuple) and all(isinstance(name, str) for name in without)):
         raise UserError("option 'without' must be a list of rule names")

@@ -147,7 +147,7 @@ def lessons(as_json: Json = False) -> None:
 
     Example: attune lessons
     """
-    from attune_lab.agent.lessons import load
+    from attune_lab.lessons.catalog import load
 
     rows = [lesson.to_json() for lesson in load().all()]
     drawn = table("Lessons", "lesson", "what to do, and at which symptoms", "expected step time")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attune_lab.agent.lessons import Lesson, load
 from attune_lab.contracts import UserError
+from attune_lab.lessons.catalog import Lesson, load
 from attune_lab.testing import TunerContract
 from baselines.common.points import Points
 from baselines.knowledge_bo import KnowledgeBO, recommended, reduced

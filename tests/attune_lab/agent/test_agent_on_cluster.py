@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from attune_lab.agent import AttuneTuner
-from attune_lab.agent.lessons import VERBS, load
 from attune_lab.cluster.simulated import SimulatedCluster
 from attune_lab.contracts import Proposal, TuningTask
 from attune_lab.cost_model import SimulatedCostModel
 from attune_lab.gate import CampaignGate
+from attune_lab.lessons.catalog import VERBS, load
 from attune_lab.parameters import approvable
 from attune_lab.recipe.carry import carry_over
 from attune_lab.recipe.effective import effective

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attune_lab.agent.lessons import load
 from attune_lab.contracts import UserError
+from attune_lab.lessons.catalog import load
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe.expressions import compile_expression
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attune_lab.agent.diagnosis import SIGNS, diagnose, metrics
-from attune_lab.agent.lessons import load
 from attune_lab.contracts import RunReport
+from attune_lab.diagnosis import SIGNS, diagnose, metrics
+from attune_lab.lessons.catalog import load
 
 
 def report(**fields) -> RunReport:
