@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
 from attune_lab.campaign.rules import USUAL, AnswerRules
-from attune_lab.contracts import EnvironmentFault, Tuner, TuningTask, UserError
+from attune_lab.contracts import Desk, EnvironmentFault, Gate, Tuner, TuningTask, UserError
 from attune_lab.foreign import told
 from attune_lab.workbench import TunerFactory, Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
@@ -81,9 +81,10 @@ def tune_recipe(
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     space = search_space(bench.baseline, bench.cluster, request.approvals)
     spec = _spec(request, budget, bench)
-    _try_tuner(factory, _trial_task(spec, bench, space))
     out = request.out or default_folder(request)
-    gate = CampaignGate if request.gate else OpenGate
+    gate = (CampaignGate if request.gate else OpenGate)(bench.cluster, approvals=request.approvals)
+    desk = _desk(bench, gate, out)
+    _try_tuner(factory, _trial_task(spec, bench, space, desk))
     result = run_campaign(
         spec,
         out,
@@ -91,9 +92,10 @@ def tune_recipe(
         tuner_factory=factory,
         space=space,
         cost_model=bench.cost_model,
-        gate=gate(bench.cluster, approvals=request.approvals),
+        gate=gate,
         observer=observer,
         ship=lambda recipe: _ship(bench, recipe, out),
+        desk=desk,
     )
     shipped = _render(bench, result.shipped_recipe)
     if result.shipped_path is not None and not Path(result.shipped_path).exists():  # removed since
@@ -182,10 +184,21 @@ def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None
         ) from error
 
 
-def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace) -> TuningTask:
+def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace, desk: Desk) -> TuningTask:
     """What the tuner will be given, with an empty budget."""
     empty = TunerBudget(Budget(0), 0.0)
-    return TuningTask(bench.baseline, bench.cluster, space, bench.cost_model, empty, spec.seed, spec.options)
+    return TuningTask(bench.baseline, bench.cluster, space, bench.cost_model, empty, spec.seed, spec.options, desk)
+
+
+def _desk(bench: Workbench, gate: Gate, out: Path) -> Desk:
+    """What a tuner that works on the user's file may use."""
+    return Desk(
+        name=_file_name(bench),
+        folder=out,
+        gate=gate,
+        render=lambda recipe: _render(bench, recipe).decode(),
+        read=lambda text: bench.file.reread(text).recipe,
+    )
 
 
 def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:

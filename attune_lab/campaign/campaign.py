@@ -35,7 +35,7 @@ from attune_lab.campaign.result import CampaignResult, build_result
 from attune_lab.campaign.runner import Observer, Runner
 from attune_lab.campaign.search import Search, search
 from attune_lab.campaign.spec import CampaignSpec
-from attune_lab.contracts import Cluster, CostModel, Gate, Tuner, TuningTask
+from attune_lab.contracts import Cluster, CostModel, Desk, Gate, Tuner, TuningTask
 
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
@@ -53,6 +53,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
     gate: Gate,
     observer: Observer | None = None,
     ship: Callable[[Recipe], Path] | None = None,
+    desk: Desk | None = None,
     url: str | None = None,
 ) -> CampaignResult:
     """The result of the campaign in folder ``out``: begun, resumed, or (when it is finished) read back.
@@ -63,6 +64,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
         cluster, tuner_factory, space, cost_model, gate: the parts it is made of.
         observer: told what happens, for display.
         ship: writes the shipped recipe and returns where; called again when a kill left that open.
+        desk: for tuners that work on the user's own file.
         url: database to use instead of a file in ``out``.
 
     Raises:
@@ -77,7 +79,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
         text = store.read().result
         if text is None:
             runner = Runner(cluster, store, Budget(0), observer, spec.rules.retries)
-            text = _Campaign(spec, runner, space, cost_model, gate).go(tuner_factory, ship).model_dump_json()
+            text = _Campaign(spec, runner, space, cost_model, gate, desk).go(tuner_factory, ship).model_dump_json()
             store.finish_campaign(text)
     with understood(f"the result stored in {out}"):
         result = CampaignResult.model_validate_json(text)
@@ -87,9 +89,16 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
 
 class _Campaign:
     def __init__(
-        self, spec: CampaignSpec, runner: Runner, space: SearchSpace, cost_model: CostModel, gate: Gate
+        self,
+        spec: CampaignSpec,
+        runner: Runner,
+        space: SearchSpace,
+        cost_model: CostModel,
+        gate: Gate,
+        desk: Desk | None,
     ) -> None:
-        self.spec, self.runner, self.space, self.cost_model, self.gate = spec, runner, space, cost_model, gate
+        self.spec, self.runner, self.space, self.cost_model = spec, runner, space, cost_model
+        self.gate, self.desk = gate, desk
 
     def go(self, factory: Callable[[TuningTask], Tuner], ship: Callable[[Recipe], Path] | None) -> CampaignResult:
         """Walk through the phases; what is stored already costs nothing."""
@@ -111,7 +120,7 @@ class _Campaign:
             )
             runner.budget.release(held)
         runner.observer.phase("finalists")
-        winner, losses = finals(ended.trials, baseline=baseline, gate=self.gate, runner=runner)
+        winner, losses = finals(ended.trials, baseline=baseline, gate=self.gate, runner=runner, choice=ended.choice)
         shipped = winner.trial.proposal.recipe if winner else baseline.recipe
         return build_result(
             spec,
@@ -140,4 +149,5 @@ class _Campaign:
             budget=TunerBudget(self.runner.budget, to_gpu_hours(baseline.run_cost_us)),
             seed=self.spec.seed,
             options=self.spec.options,
+            desk=self.desk,
         )

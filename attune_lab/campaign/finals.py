@@ -40,7 +40,7 @@ class Winner:
 
 
 def finals(
-    trials: Sequence[Trial], *, baseline: Baseline, gate: Gate, runner: Runner
+    trials: Sequence[Trial], *, baseline: Baseline, gate: Gate, runner: Runner, choice: str | None = None
 ) -> tuple[Winner | None, list[Loss]]:
     """The winner, if there is one, and what every other trial was lost to, in the order they were judged.
 
@@ -48,14 +48,21 @@ def finals(
     evidence and the measurement the tuner is credited with; the fast sample that brought the trial here is not.
     One whose search run shows already what the gate rejects is spared it. A final run that a slow node seems to have
     spoilt is made once more.
+
+    Args:
+        trials: the distinct proposals of the search.
+        choice: digest of the recipe that the tuner chose, which is judged before faster ones; the baseline's keeps it.
     """
     losses = [Loss(t.label, _failure(t.report)) for t in trials if t.report.status != "ok"]
     winner: Winner | None = None
     finalist = 0
-    for gain, trial in measured(trials, baseline):
+    for gain, trial in _chosen_first(measured(trials, baseline), choice):
         band = baseline.band.of(len(trial.report.timed_step_times_s))
-        if winner is not None:
-            losses.append(Loss(trial.label, f"the shipped recipe was faster in the search ({gain:+.1%} here)", gain))
+        if choice == baseline.recipe.digest:
+            losses.append(Loss(trial.label, f"the tuner chose to keep the baseline ({gain:+.1%} here)", gain))
+        elif winner is not None:
+            why = "was faster in the search" if trial_digest(winner.trial) != choice else "is the tuner's choice"
+            losses.append(Loss(trial.label, f"the shipped recipe {why} ({gain:+.1%} here)", gain))
         elif gain <= band:
             losses.append(Loss(trial.label, _no_gain(gain, band), gain))
         elif reason := _refused(gate.configuration(baseline.recipe, trial.proposal.recipe)) or _seen(
@@ -78,10 +85,19 @@ def measured(trials: Sequence[Trial], baseline: Baseline) -> list[tuple[float, T
     first: dict[str, Trial] = {}
     for trial in trials:
         if trial.report.status == "ok":
-            digest = trial.proposal.recipe.digest
+            digest = trial_digest(trial)
             gains.setdefault(digest, []).append(gain_of(trial.report, baseline))
             first.setdefault(digest, trial)
     return sorted(((fmean(gains[digest]), trial) for digest, trial in first.items()), key=lambda pair: -pair[0])
+
+
+def _chosen_first(ranked: Sequence[tuple[float, Trial]], choice: str | None) -> list[tuple[float, Trial]]:
+    return sorted(ranked, key=lambda pair: trial_digest(pair[1]) != choice)
+
+
+def trial_digest(trial: Trial) -> str:
+    """The digest of the recipe that a trial ran."""
+    return trial.proposal.recipe.digest
 
 
 def gain_of(report: RunReport, baseline: Baseline) -> float:

@@ -27,6 +27,7 @@ class CampaignResult(BaseModel):
     ``shipped`` holds registry settings and, as ``env.NAME``, environment variables; `shipped_recipe` is the whole
     recipe. A tuner is credited with the re-measured throughput of its finalist. ``lost`` says of every trial that
     was not shipped what it was lost to. ``llm`` is what language models used: tokens and dollars, beside GPU-hours.
+    ``decisions``: what the tuner kept, reverted or left out and why, one line each, where it says so.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,6 +60,7 @@ class CampaignResult(BaseModel):
     stop_reason: str
     tuner_failed: bool = False
     llm: dict[str, float] = {}
+    decisions: tuple[str, ...] = ()
     gate: dict[str, Any]
     lost: tuple[dict[str, Any], ...]
     runs: tuple[dict[str, Any], ...]
@@ -124,6 +126,7 @@ def build_result(
         stop_reason=search.stop_reason,
         tuner_failed=search.failed,
         llm=dict(search.usage),
+        decisions=search.decisions,
         gate=_gate(winner),
         lost=tuple(_lost(loss) for loss in losses),
         runs=tuple(run_json(row) for row in runner.store.runs()),

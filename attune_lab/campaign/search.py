@@ -41,6 +41,10 @@ MAX_RECIPE_BYTES = 4_194_304
 """So much of a recipe is kept; those of files are far smaller."""
 
 
+MAX_DECISIONS, MAX_DECISION = 2000, 400
+"""So many of a tuner's decisions are kept, and so many characters of each."""
+
+
 MAX_STOP_REASON = 500
 """So many characters of a tuner's reason to stop are accepted: it is one sentence for a person."""
 
@@ -70,12 +74,16 @@ class Search:
         stop_reason: why it ended.
         usage: what the tuner's language models used (``input_tokens``, ``output_tokens``, ``usd``); empty without any.
         failed: it ended because the tuner raised, or returned something that is no proposal.
+        decisions: what the tuner says it kept, reverted or left out, one line each.
+        choice: digest of the recipe that the tuner chose to ship; None where it leaves that to the finals.
     """
 
     trials: list[Trial]
     stop_reason: str
     usage: Mapping[str, float]
     failed: bool = False
+    decisions: tuple[str, ...] = ()
+    choice: str | None = None
 
 
 class TunerFailure(Exception):
@@ -100,7 +108,8 @@ def search(
         runner.store.add_event(_END, end)
     else:
         loop.repeat()
-    return Search(loop.trials, end["reason"], end["usage"], end["failed"])
+    decisions, choice = tuple(end.get("decisions", ())), end.get("choice")
+    return Search(loop.trials, end["reason"], end["usage"], end["failed"], decisions, choice)
 
 
 def end_search(store: Store, reason: str) -> None:
@@ -123,7 +132,10 @@ class _Loop:
             reason = self._search(tuner)
         except TunerFailure as failure:
             reason, failed = str(failure), True
-        return {"reason": reason, "usage": {} if tuner is None else _usage(tuner), "failed": failed}
+        if tuner is None:
+            return {"reason": reason, "usage": {}, "failed": failed}
+        said = {"decisions": _decisions(tuner), "choice": _choice(tuner)}
+        return {"reason": reason, "usage": _usage(tuner), "failed": failed, **said}
 
     def repeat(self) -> None:
         """Go through the stored proposals of a search that has ended, without its tuner."""
@@ -207,7 +219,11 @@ def _stored_end(store: Store) -> dict[str, Any] | None:
     end = store.event(_END)
     with understood(store.where):
         if end is not None and not (
-            isinstance(end["reason"], str) and _is_usage(end["usage"]) and type(end["failed"]) is bool
+            isinstance(end["reason"], str)
+            and _is_usage(end["usage"])
+            and type(end["failed"]) is bool
+            and all(isinstance(line, str) for line in end.get("decisions", ()))
+            and isinstance(end.get("choice"), str | None)
         ):
             raise ValueError("the end of the search is not as it was written")
     return end
@@ -234,6 +250,21 @@ def _usage(tuner: Tuner) -> dict[str, float]:
     except (TunerFailure, TypeError, ValueError, AttributeError):
         return {}
     return plain if _is_usage(plain) else {}
+
+
+def _decisions(tuner: Tuner) -> list[str]:
+    """What the tuner says it decided, as plain lines; what is no list of lines says nothing."""
+    try:
+        lines = list(_guarded(getattr, tuner, "decisions", None) or ())[:MAX_DECISIONS]
+    except TypeError:
+        return []
+    return [" ".join(line.split())[:MAX_DECISION] for line in lines if isinstance(line, str) and line.strip()]
+
+
+def _choice(tuner: Tuner) -> str | None:
+    """The digest of the recipe that the tuner chose; what is no recipe chooses nothing."""
+    chosen = _guarded(getattr, tuner, "choice", None)
+    return chosen.digest if isinstance(chosen, Recipe) else None
 
 
 def _is_usage(usage: object) -> bool:

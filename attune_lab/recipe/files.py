@@ -62,6 +62,14 @@ class RecipeFile:
         counts = self.launch.launcher
         return counts["nnodes"] * counts["nproc_per_node"] if len(counts) == 2 else None
 
+    def reread(self, text: str) -> RecipeFile:
+        """The file with another text; it includes files as the first one did.
+
+        Raises:
+            UserError: not a recipe, or something in it that cannot be understood; with the line.
+        """
+        return _read(self.name, text, self.form, self.folder)
+
     def render(self, recipe: Recipe, *, launcher: Mapping[str, int] | None = None) -> bytes:
         """The file saying ``recipe``: unchanged bytes for an unchanged recipe, else only the edited lines differ.
 
@@ -88,7 +96,7 @@ class RecipeFile:
             text = self.text
         else:
             text = flags_yaml.edited(self.launch, self.interpreted, settings, environment)
-        again = _read(self.name, text, self.form, self.folder).recipe
+        again = self.reread(text).recipe
         if again != replace(recipe, settings=after) and again != recipe:
             raise UserError(f"{self.name}: the edited file would not say what was asked ({_difference(again, recipe)})")
         return text.encode()

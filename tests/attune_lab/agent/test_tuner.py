@@ -9,7 +9,7 @@ from agent_world import BASELINE, SPACE, FakeWorld, best_true_gain, campaign, ma
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attune_lab.agent import AttuneTuner
+from attune_lab.agent import AttuneTuner, attune_tuner
 from attune_lab.contracts import Proposal, Tuner, UserError
 from attune_lab.testing import UniformDraws
 
@@ -125,7 +125,7 @@ def test_a_baseline_out_of_memory_still_gets_somewhere() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"policy": "claude"}, "policy 'claude' is not in this version; available: catalog"),
+        ({"policy": "oracle"}, "policy 'oracle' is not in this version; available: catalog"),
         ({"without": ["luck"]}, "without 'luck': no such search rule; known: one-lever"),
         ({"without": "noise-band"}, "must be a list of rule names"),
         ({"polcy": "catalog"}, "option 'polcy' of the attune tuner is not known"),
@@ -133,5 +133,5 @@ def test_a_baseline_out_of_memory_still_gets_somewhere() -> None:
 )
 def test_unusable_options_are_refused(options, said: str) -> None:
     with pytest.raises(UserError) as caught:
-        AttuneTuner(make_task(options=options))
+        attune_tuner(make_task(options=options))
     assert said in str(caught.value)
