@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
 
 
+DECISIONS = "decisions.txt"
+"""File of a campaign's folder with what its tuner kept, reverted or left out and why, one line each."""
+
+
 @dataclass(frozen=True)
 class TuneRequest:
     """What a user asks of `attune tune`.
@@ -102,6 +106,8 @@ def tune_recipe(
         _ship(bench, result.shipped_recipe, out)
     data = {**result.to_json(), "out": str(out), "warnings": list(bench.warnings), "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
+    if result.decisions:
+        write_file(out / DECISIONS, "".join(f"{line}\n" for line in result.decisions).encode())
     return data
 
 
