@@ -14,10 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attune_lab.campaign.database import Damaged, understood
 from attune_lab.campaign.seals import ORIGIN, broken_seal
 from attune_lab.campaign.spec import CampaignSpec
 from attune_lab.campaign.store import DATABASE, CampaignRecord, read_campaign
 from attune_lab.contracts import EnvironmentFault, RunReport, Tuner, TuningTask, UserError
+from attune_lab.llm.opening import TRANSCRIPT, replaying
+from attune_lab.llm.transcript import Transcript
 from attune_lab.replay_differences import NotRecorded, Replayed, differences
 from attune_lab.tuning import conduct
 from attune_lab.workbench import TunerFactory, Workbench, tuner_factory
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
     from simulator.hardware import ClusterSpec
 
-TRANSCRIPT = "transcript.jsonl"
-"""What a language model said, in the campaign's folder unless the tuner's option says otherwise."""
-
 
 @dataclass(frozen=True)
 class Replay:
@@ -36,7 +36,8 @@ class Replay:
 
     Attributes:
         out: the campaign's folder.
-        state: ``finished``, or ``open`` for one that was cut off: then what there is was made again.
+        state: ``finished``; ``open`` for one that was cut off: then what there is was made again; ``damaged`` where
+            what is stored contradicts itself: then nothing was.
         runs: how many runs are stored.
         differences: where what came out is not what is stored, one sentence each, the first place first.
         versions: package -> (version then, version now), where they differ.
@@ -70,10 +71,12 @@ def replay_campaign(out: Path, factory: TunerFactory | None = None) -> Replay:
         EnvironmentFault: the disk or the database fails.
     """
     with tempfile.TemporaryDirectory(prefix="attune-replay-") as scratch:
-        record = _read(out, Path(scratch))
-        kept = _Kept.of(out, record)
-        edited = broken_seal(record)
-        if edited is not None:
+        try:
+            record = _read(out, Path(scratch))
+            kept = _Kept.of(out, record)
+        except Damaged as damage:
+            return Replay(str(out), "damaged", 0, (str(damage),), {})
+        if edited := broken_seal(record):
             found = [edited]
         else:
             again = _make_again(kept, factory or tuner_factory(kept.spec.tuner), Path(scratch) / "again")
@@ -106,7 +109,6 @@ class _Kept:
 
     @classmethod
     def of(cls, out: Path, record: CampaignRecord) -> _Kept:
-        from attune_lab.campaign.database import understood
         from attune_lab.cost_model import SimulatedCostModel
         from attune_lab.recipe.carry import Change
         from attune_lab.recipe.files import kept
@@ -117,6 +119,12 @@ class _Kept:
             raise UserError(
                 f"the campaign in {out} did not keep the recipe file that it came from (an earlier version of attune "
                 "made it, or nothing ran yet); make it anew to have one that can be replayed"
+            )
+        end = record.last_event("search_ended")
+        if end is not None and "decisions" not in end and not end.get("failed"):
+            raise UserError(
+                f"the search of the campaign in {out} was ended from outside ({end.get('reason')}), at a moment that "
+                "nothing repeats; a campaign that came to its own end can be replayed"
             )
         with understood(str(out / DATABASE)):
             spec = CampaignSpec.from_json(record.spec)
@@ -132,22 +140,25 @@ class _Kept:
         then, now = self.origin["versions"], versions(self.spec.tuner)
         return {name: (then.get(name), now.get(name)) for name in {**then, **now} if then.get(name) != now.get(name)}
 
-    def options(self, scratch: Path) -> dict[str, Any]:
-        """The tuner's options with the files they name where they are now; of a transcript, a copy."""
+    def options(self) -> dict[str, Any]:
+        """The tuner's options, with the files they name where they are found from anywhere."""
         from attune_lab.origin import found_again
 
-        options = {**self.spec.options, **found_again(self.origin)}
-        if transcript := self.origin["transcript"]:
-            options["transcript"] = str(_copy(Path(transcript), scratch / "named-transcript.jsonl"))
-        return options
+        return {**self.spec.options, **found_again(self.origin)}
+
+    def transcript(self) -> Path | None:
+        """Where the transcript is, None when there is none."""
+        named, usual = self.origin["transcript"], self.out / TRANSCRIPT
+        return Path(named) if named else usual if usual.is_file() else None
 
 
 def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
     """What comes out of the campaign's program, and what ended it if not its own end."""
     scratch.mkdir()
-    if (kept.out / TRANSCRIPT).is_file():
-        _copy(kept.out / TRANSCRIPT, scratch / TRANSCRIPT)
-    options = kept.options(scratch)
+    transcript, copy = kept.transcript(), scratch / TRANSCRIPT
+    if transcript is not None:
+        _copy(transcript, copy)
+    options = kept.options()
     ended: Exception | None = None
 
     def as_then(task: TuningTask) -> Tuner:
@@ -155,13 +166,14 @@ def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
 
     cluster = RecordedCluster(kept.bench.cluster, kept.record, kept.out / "logs", scratch / "logs")
     try:
-        conduct(kept.spec, kept.bench, scratch, cluster=cluster, factory=as_then, origin=kept.origin, replayed=True)
+        Transcript(copy, writable=False)  # an edited one is named even where the campaign would not come to the line
+        with replaying(copy):
+            conduct(kept.spec, kept.bench, scratch, cluster=cluster, factory=as_then, origin=kept.origin)
     except NotRecorded as stop:
         ended = stop
     except (UserError, EnvironmentFault) as error:
-        ended = error
-    record = read_campaign(scratch) if (scratch / DATABASE).is_file() else None
-    return Replayed(scratch, record, ended)
+        ended = type(error)(str(error).replace(str(copy), str(transcript or kept.out / TRANSCRIPT)))
+    return Replayed(scratch, read_campaign(scratch) if (scratch / DATABASE).is_file() else None, ended)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.campaign.seals import ORIGIN, SEAL
 from attune_lab.campaign.store import STARTUP_BOUND
 from attune_lab.foreign import one_line
+from attune_lab.llm.transcript import Drifted
 
 if TYPE_CHECKING:
     from attune_lab.campaign.store import CampaignRecord, RunRow
@@ -55,13 +56,12 @@ def differences(out: Path, record: CampaignRecord, again: Replayed) -> list[str]
     if found is not None:
         return [found]
     finished = record.state == "finished"
-    if finished and again.ended is not None:
+    if again.ended is not None and (finished or isinstance(again.ended, Drifted)):
         after = f"after run {record.runs[-1].label}" if record.runs else "before the first run"
         return [f"{after} the campaign does not go on as it did: {again.ended}"]
     found_at_end = [*_events(record, again.record)]
     if finished:
-        then, now = _plain_result(record.result), _plain_result(again.record.result)
-        found_at_end += [f"result, {line}" for line in _entries(then, now)]
+        found_at_end += _results("result", record.result or "", again.record.result or "")
     return [*found_at_end, *_files(out, again.out, finished)]
 
 
@@ -114,9 +114,18 @@ def _events(record: CampaignRecord, again: CampaignRecord) -> Iterator[str]:
             yield from (f"{kind.replace('_', ' ')}, {line}" for line in _entries({"": data}, {"": now}))
 
 
-def _plain_result(text: str | None) -> dict[str, Any]:
+def _results(name: str, then: str, now: str) -> Iterator[str]:
+    try:
+        stored = _plain_result(then)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        yield f"{name} is not what the campaign wrote"
+    else:
+        yield from (f"{name}, {line}" for line in _entries(stored, _plain_result(now)))
+
+
+def _plain_result(text: str) -> dict[str, Any]:
     """A result wherever its campaign's folder is."""
-    result: dict[str, Any] = json.loads(text or "{}")
+    result: dict[str, Any] = json.loads(text)
     result.pop("out", None)
     if path := result.get("shipped_path"):
         result["shipped_path"] = str(Path(*Path(path).parts[-2:]))
@@ -132,18 +141,9 @@ def _files(out: Path, again: Path, finished: bool) -> Iterator[str]:
         if not (out / name).is_file():
             yield from [f"{name} is missing"] if finished else []
         elif name.parts[0] == "result.json":
-            yield from _result_file(out / name, made)
+            yield from _results(str(name), (out / name).read_bytes().decode(errors="replace"), made.read_text())
         elif (then := (out / name).read_bytes()) != (now := made.read_bytes()):
             yield f"{name} is not what the campaign shipped or said, from line {_first_line(then, now)} on"
-
-
-def _result_file(path: Path, made: Path) -> Iterator[str]:
-    try:
-        then = _plain_result(path.read_text())
-    except (ValueError, TypeError, AttributeError):
-        yield "result.json is not what the campaign wrote"
-        return
-    yield from (f"result.json, {line}" for line in _entries(then, _plain_result(made.read_text())))
 
 
 def _first_line(then: bytes, now: bytes) -> int:

@@ -97,7 +97,6 @@ def conduct(
     factory: TunerFactory,
     origin: Mapping[str, Any],
     observer: Observer | None = None,
-    replayed: bool = False,
 ) -> dict[str, Any]:
     """The result of a campaign whose parts are at hand, with the files it leaves in ``out``.
 
@@ -106,7 +105,6 @@ def conduct(
         out: the campaign's folder.
         origin: see `attune_lab.origin.origin_of`.
         observer: told what happens, for display.
-        replayed: see `attune_lab.contracts.Desk`.
 
     Raises:
         UserError, EnvironmentFault: see `tune_recipe`.
@@ -116,7 +114,7 @@ def conduct(
 
     space = search_space(bench.baseline, bench.cluster, tuple(spec.approvals))
     gate = (CampaignGate if spec.gate else OpenGate)(bench.cluster, approvals=tuple(spec.approvals))
-    desk = _desk(bench, gate, out, replayed)
+    desk = _desk(bench, gate, out)
     _try_tuner(factory, _trial_task(spec, bench, space, desk))
     result = run_campaign(
         spec,
@@ -226,7 +224,7 @@ def _trial_task(spec: CampaignSpec, bench: Workbench, space: SearchSpace, desk: 
     return TuningTask(bench.baseline, bench.cluster, space, bench.cost_model, empty, spec.seed, spec.options, desk)
 
 
-def _desk(bench: Workbench, gate: Gate, out: Path, replayed: bool) -> Desk:
+def _desk(bench: Workbench, gate: Gate, out: Path) -> Desk:
     """What a tuner that works on the user's file may use."""
     return Desk(
         name=_file_name(bench),
@@ -234,7 +232,6 @@ def _desk(bench: Workbench, gate: Gate, out: Path, replayed: bool) -> Desk:
         gate=gate,
         render=lambda recipe: _render(bench, recipe).decode(),
         read=lambda text: bench.file.reread(text).recipe,
-        replayed=replayed,
     )
 
 
