@@ -9,7 +9,7 @@ piece of the resulting command line remembers where in the file it was written. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,17 +40,18 @@ class _Leave(Exception):
         self.word, self.line = word, line
 
 
-def read_bash(text: str, folder: Path | None = None) -> Launch:
+def read_bash(text: str, folder: Path | None = None, only: Collection[Path] | None = None) -> Launch:
     """The training command of a launch script and the environment it starts it in.
 
     Args:
         text: the script.
         folder: the script's own; `source` finds files in it and in the folder above, None allows none.
+        only: the files among these that may be read, where not all may.
 
     Raises:
         UserError: no or several training commands, or something a setting depends on cannot be known.
     """
-    reader = _Reader(text, folder)
+    reader = _Reader(text, folder, only)
     end = ""
     try:
         reader.run(parse(text))
@@ -63,19 +64,21 @@ def read_bash(text: str, folder: Path | None = None) -> Launch:
         first, second = (line_of(text, found.start) for found in reader.found[:2])
         raise UserError(f"lines {first} and {second} each start a training run; keep one of them in the file")
     if reader.found:
-        return Launcher(text, reader.scope).launch(reader.found[0])
+        launch = Launcher(text, reader.scope).launch(reader.found[0])
+        return replace(launch, included=tuple(dict.fromkeys(reader.included)))
     raise UserError(reader.nothing_found() or end or _NOTHING)
 
 
 class _Reader:
-    def __init__(self, text: str, folder: Path | None) -> None:
+    def __init__(self, text: str, folder: Path | None, only: Collection[Path] | None) -> None:
         self.text = text
         self.folder = folder
+        self.only = only
         self.scope = Scope()
         self.expander = Expander(text, self.scope, own=True)
         self.functions: dict[str, tuple[Node, ...]] = {}
         self.found: list[Found] = []
-        self.included = 0
+        self.included: list[Path] = []
         self.calls = 0
         self.rounds = 0
         self.reparsed = False
@@ -358,10 +361,10 @@ class _Reader:
         if len(words) < 2 or self.folder is None:
             return
         path = beside(self.folder, self.expander.chunks(words[1].parts))
-        if path is None:
+        if path is None or (self.only is not None and path not in self.only):
             return
-        self.included += 1
-        if self.included > _MAX_SOURCED:
+        self.included.append(path)
+        if len(self.included) > _MAX_SOURCED:
             line = line_of(self.text, words[0].start)
             raise UserError(f"line {line}: files include each other without end; write the settings into one file")
         before, text, expander = len(self.found), self.text, self.expander

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -63,12 +63,12 @@ class RecipeFile:
         return counts["nnodes"] * counts["nproc_per_node"] if len(counts) == 2 else None
 
     def reread(self, text: str) -> RecipeFile:
-        """The file with another text; it includes files as the first one did.
+        """The file with another text, which can include no file that the first one did not.
 
         Raises:
             UserError: not a recipe, or something in it that cannot be understood; with the line.
         """
-        return _read(self.name, text, self.form, self.folder)
+        return _read(self.name, text, self.form, self.folder, self.launch.included)
 
     def render(self, recipe: Recipe, *, launcher: Mapping[str, int] | None = None) -> bytes:
         """The file saying ``recipe``: unchanged bytes for an unchanged recipe, else only the edited lines differ.
@@ -151,18 +151,22 @@ def shipped_by_name() -> Mapping[str, ShippedRecipe]:
     return {entry.name: entry for entry in shipped()}
 
 
-def _read(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:
+def _read(
+    name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None, only: Collection[Path] | None = None
+) -> RecipeFile:
     """The recipe in ``text``; what stands in no folder includes no other file, and is read once."""
-    return _alone(name, text, form) if folder is None else _parsed(name, text, form, folder)
+    return _alone(name, text, form) if folder is None else _parsed(name, text, form, folder, only)
 
 
 @lru_cache(maxsize=64)
 def _alone(name: str, text: str, form: Literal["bash", "yaml"]) -> RecipeFile:
-    return _parsed(name, text, form, None)
+    return _parsed(name, text, form, None, None)
 
 
-def _parsed(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:
-    launch = read_bash(text, folder) if form == "bash" else flags_yaml.read_yaml(text)
+def _parsed(
+    name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None, only: Collection[Path] | None
+) -> RecipeFile:
+    launch = read_bash(text, folder, only) if form == "bash" else flags_yaml.read_yaml(text)
     interpreted = interpret(launch.words)
     environment = {name: variable.value for name, variable in launch.environment.items()}
     recipe = Recipe(_STACK, interpreted.settings, environment, interpreted.carried, _versions(launch))
