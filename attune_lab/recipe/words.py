@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from attune_lab.contracts import UserError
 
@@ -68,7 +67,7 @@ class Launch:
         launcher_words: the words that hold these numbers, where they stand alone.
         start: where the statement with the training command begins.
         images: container images named in the file, by variable.
-        included: other files it was read from, in the order first included.
+        included: texts of the files it includes, by the names it gives them; None where there is no such file.
     """
 
     text: str
@@ -78,7 +77,7 @@ class Launch:
     launcher_words: Mapping[str, Word] = field(default_factory=dict)
     start: int = 0
     images: Mapping[str, str] = field(default_factory=dict)
-    included: tuple[Path, ...] = ()
+    included: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
