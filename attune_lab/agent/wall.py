@@ -23,7 +23,7 @@ from attune_lab.agent.rules import (
     Rulebook,
 )
 from attune_lab.agent.stopping import REAL_CHANCE
-from attune_lab.contracts import CostModel, RunReport
+from attune_lab.contracts import CostModel, RunReport, UserError
 from attune_lab.diagnosis import Diagnosis, diagnose
 from attune_lab.lessons.catalog import Catalog, Lesson
 from attune_lab.parameters import LAYOUT
@@ -133,8 +133,11 @@ class Standing:
 
     def leads(self, before: Recipe, edits: Mapping[str, Value], after: Recipe) -> bool:
         """Whether ``edits`` of one recipe give the other, in every setting that takes effect."""
-        made = self.space.apply(before, edits)
-        return made.digest == after.digest or effective(made, self.cluster) == effective(after, self.cluster)
+        try:
+            made = self.space.apply(before, edits)
+            return made.digest == after.digest or effective(made, self.cluster) == effective(after, self.cluster)
+        except UserError:
+            return False
 
     def retry_of(self, draft: Draft) -> Trial | None:
         """The recipe out of memory that the draft is with more recomputation, or None."""
@@ -270,7 +273,9 @@ def _noise_band(draft: Draft, standing: Standing) -> str | None:
     if any(base.recipe.digest in standing.kept or (open_ and base.recipe.digest == open_.digest) for base in bases):
         return None
     names = _listed(standing.label(base) for base in bases)
-    return f"it builds on {names}, which gained no more than the noise band of {standing.band:.1%}: build on what was kept"
+    return (
+        f"it builds on {names}, which gained no more than the noise band of {standing.band:.1%}: build on what was kept"
+    )
 
 
 def _stop(draft: Draft, standing: Standing) -> str | None:

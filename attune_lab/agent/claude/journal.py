@@ -1,4 +1,4 @@
-"""What ran in a campaign, what was kept of it, and why: the tuner's own book, which the model reads and never writes."""
+"""What ran in a campaign, what was kept of it, and why: a book that the model reads and never writes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ class Journal:
         self.memory.fit(self.history)
         if any(trial.ok for trial in self.history):
             self._calibration.fit(self.history, noise_sd=self.band() / 2)
-        self.decisions.append(line)
+        if proposal.changed or proposal.remeasure:
+            self.decisions.append(line)
         return line
 
     def _judge(self, proposal: Proposal, trial: Trial, report: RunReport) -> str:

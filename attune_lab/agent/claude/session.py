@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.agent.claude.journal import BASELINE, Journal, Run
-from attune_lab.agent.claude.toolbox import Refused, figure
+from attune_lab.agent.claude.toolbox import Refused, figure, shortened
 from attune_lab.agent.claude.workspace import Document, Text, log_of
 from attune_lab.agent.rules import Rulebook
 from attune_lab.contracts import Desk, Estimate, TuningTask
 from attune_lab.lessons.catalog import Catalog
+from attune_lab.lessons.notes import Note
 from attune_lab.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -22,28 +23,13 @@ NOTES = "notes.md"
 MARK = "Written by a model during this campaign: proposals to check, not findings. Nothing here is acted on."
 
 
-@dataclass(frozen=True)
-class Note:
-    """A lesson that the model proposes, as one line of the notes."""
-
-    symptom: str
-    lever: str
-    observation: str
-    runs: tuple[str, ...]
-
-    @property
-    def line(self) -> str:
-        """The note as a line of text."""
-        return f"- {self.symptom} -> {self.lever}: {self.observation} (runs {', '.join(self.runs) or 'none'})"
-
-
 class Session:
     """One campaign as the tools see it.
 
     Attributes:
         journal: what ran and what was kept.
         draft: the recipe being edited; ``baseline/NAME`` and ``recipe/NAME`` are two texts of one file.
-        notes: what the model wrote down.
+        notes: what the model wrote down; ``author`` is the model.
         launched: whether the answer at hand has launched a run already.
         spent: tokens and dollars so far, for the tool that tells them.
     """
@@ -55,6 +41,7 @@ class Session:
         self.journal = Journal(task, rules, catalog)
         self.draft = task.baseline
         self.notes: list[Note] = []
+        self.author = ""
         self.launched = False
         self.spent: Mapping[str, float] = {}
 
@@ -82,7 +69,8 @@ class Session:
             if log := log_of(run.report.log_path, self.desk.folder):
                 found[f"runs/{label}.log"] = log
             found[f"runs/{label}.json"] = Text(facts_text(run))
-        found[NOTES] = Text("\n".join([MARK, *(note.line for note in self.notes)]) + "\n")
+        lines = (f"- {note.title}: {note.text} (runs {', '.join(note.runs)})" for note in self.notes)
+        found[NOTES] = Text("\n".join([MARK, *lines]) + "\n")
         return found
 
     def document(self, name: str) -> Document:
@@ -156,14 +144,10 @@ def facts(run: Run) -> dict[str, Any]:
         "gpu_hours": figure(report.gpu_hours),
     }
     if report.message:
-        from attune_lab.agent.claude.toolbox import shortened
-
         found["quoted_text"] = shortened(report.message, 400)
     return found
 
 
 def facts_text(run: Run) -> str:
     """`facts` as an indented JSON document."""
-    import json
-
     return json.dumps(facts(run), indent=1, ensure_ascii=False) + "\n"

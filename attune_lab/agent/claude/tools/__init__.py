@@ -6,9 +6,7 @@ from attune_lab.agent.claude.tools import editing, judging, launching, lessons, 
 
 def toolbox() -> Toolbox:
     """All tools, in the order the model is told of them."""
-    return Toolbox(
-        (*reading.TOOLS, *editing.TOOLS, *pricing.TOOLS, *judging.TOOLS, *lessons.TOOLS, *launching.TOOLS)
-    )
+    return Toolbox((*reading.TOOLS, *editing.TOOLS, *pricing.TOOLS, *judging.TOOLS, *lessons.TOOLS, *launching.TOOLS))
 
 
 __all__ = ["toolbox"]

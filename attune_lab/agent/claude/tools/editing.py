@@ -25,11 +25,11 @@ def edit_setting(session: Session, arguments: Mapping[str, Any]) -> dict[str, An
     if key not in space.parameters:
         raise Refused(f"{shortened(key, 60)} is not in the search space; it has {', '.join(space.parameters)}")
     choices = space.parameters[key].choices
-    chosen = next((choice for choice in choices if _same(choice, value)), _NONE)
-    if chosen is _NONE:
+    found = [choice for choice in choices if _same(choice, value)]
+    if not found:
         listed = ", ".join(str(choice) for choice in choices[:CHOICES])
         raise Refused(f"{key} has no choice {shortened(str(value), 60)}; its choices are {listed}")
-    return _accept(session, space.apply(session.draft, {key: chosen}))
+    return _accept(session, space.apply(session.draft, {key: found[0]}))
 
 
 def patch_recipe(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def reset_draft(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any
     return _accept(session, session.recipe(arguments["to"]))
 
 
-def validate(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def validate(session: Session, _: Mapping[str, Any]) -> dict[str, Any]:
     """Why the draft could not run, and what it changes."""
     return _state(session, session.draft)
 
@@ -65,9 +65,6 @@ def _state(session: Session, recipe: Recipe) -> dict[str, Any]:
         "can_start": not problems,
         "problems": [shortened(problem, 300) for problem in problems[:10]],
     }
-
-
-_NONE = object()
 
 
 def _same(choice: object, value: object) -> bool:

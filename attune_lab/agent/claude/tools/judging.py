@@ -27,7 +27,11 @@ def diagnose(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "run": trial.reports[-1].label,
         "symptoms": [
-            {"symptom": symptom.name, "evidence": symptom.evidence, "share_of_step_at_stake": figure(symptom.at_stake, 3)}
+            {
+                "symptom": symptom.name,
+                "evidence": symptom.evidence,
+                "share_of_step_at_stake": figure(symptom.at_stake, 3),
+            }
             for symptom in found.symptoms[:SYMPTOMS]
         ],
     }
@@ -43,9 +47,7 @@ def compare_runs(session: Session, arguments: Mapping[str, Any]) -> dict[str, An
         "changed": {key: list(pair) for key, pair in changed.items()},
         "gain": figure(before / after - 1, 3) if before and after else None,
         "noise_band": figure(session.journal.band(session.journal.history.get(second.recipe)), 3),
-        "breakdown_s": {
-            part: [figure(run.report.breakdown_s.get(part)) for run in (first, second)] for part in parts
-        },
+        "breakdown_s": {part: [figure(run.report.breakdown_s.get(part)) for run in (first, second)] for part in parts},
         "first": _short(facts(first)),
         "second": _short(facts(second)),
     }
@@ -60,9 +62,7 @@ def ask_gate(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
         run, runs = session.run(arguments["run"]), [known.report for known in session.journal.baseline_runs]
         if run.recipe.digest == baseline.digest:
             raise Refused("that run is the baseline's own; the gate compares others with it")
-        verdict = gate.judge(
-            baseline, run.recipe, baseline_runs=runs, candidate_run=run.report, twin_runs=()
-        )
+        verdict = gate.judge(baseline, run.recipe, baseline_runs=runs, candidate_run=run.report, twin_runs=())
         what = f"run {run.label}"
     return {
         "of": what,
@@ -86,7 +86,9 @@ TOOLS = (
         "Launches name one of them.",
         {"run": RUN},
     ),
-    entry(compare_runs, "Two runs side by side: settings, step time, breakdown, memory.", {"first": RUN, "second": RUN}),
+    entry(
+        compare_runs, "Two runs side by side: settings, step time, breakdown, memory.", {"first": RUN, "second": RUN}
+    ),
     entry(
         ask_gate,
         "What the correctness gate says: of the draft's settings, or of a run's loss curve. It binds nobody; the "

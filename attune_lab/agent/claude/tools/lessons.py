@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.agent.claude.session import NOTES, Note
+from attune_lab.agent.claude.session import NOTES
 from attune_lab.agent.claude.toolbox import Refused, entry, figure, shortened, text
 from attune_lab.agent.claude.tools.reading import RUN
 from attune_lab.agent.moves import resolve
+from attune_lab.lessons.notes import MAX_NOTES, Note, write_notes
 
 if TYPE_CHECKING:
     from attune_lab.agent.claude.session import Session
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 FOUND = 40
 """Lessons listed at most."""
-
-MAX_NOTES = 50
-"""Notes kept in one campaign."""
 
 
 def find_lessons(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def _moves(session: Session, lesson: Lesson, recipe: Recipe) -> list[dict[str, A
 
 
 def _entry(session: Session, lesson: Lesson, symptoms: list[str], moves: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {
+    found: dict[str, Any] = {
         "lesson": lesson.id,
         "title": lesson.title,
         "symptoms_that_show": symptoms,
@@ -73,10 +71,10 @@ def _entry(session: Session, lesson: Lesson, symptoms: list[str], moves: list[di
 
 def _past(session: Session, lesson: Lesson, move: Mapping[str, Any]) -> dict[str, Any] | None:
     """What past campaigns showed of a move; None where nothing is known."""
-    from attune_lab.agent.claude.settings import context_of
+    from attune_lab.lessons.context import context_of
 
     assert session.experience is not None
-    effect = session.experience.effect(lesson.id, move, context_of(session.task))
+    effect = session.experience.effect(lesson.id, move, context_of(session.task.baseline, session.task.cluster))
     if effect is None:
         return None
     return {
@@ -100,20 +98,26 @@ def write_lesson(session: Session, arguments: Mapping[str, Any]) -> dict[str, An
     """Keep an observation as a proposal for the catalog. Nothing in this campaign acts on it."""
     if len(session.notes) >= MAX_NOTES:
         raise Refused(f"the notes are full ({MAX_NOTES}); finish with what is written")
-    symptom, lever = (shortened(arguments[name], 120) for name in ("symptom", "lever"))
-    if symptom not in session.catalog.symptoms:
+    if arguments["symptom"] not in session.catalog.symptoms:
         raise Refused("that symptom is not in the vocabulary; diagnose names those that show")
+    title, observation = (shortened(arguments[name], most) for name, most in (("title", 120), ("observation", 400)))
+    if not (title and observation):
+        raise Refused("the title or the observation holds nothing that can be printed")
     runs = tuple(dict.fromkeys(session.run(label).label for label in arguments["runs"]))
-    note = Note(symptom, lever, shortened(arguments["observation"], 400), runs)
+    author = shortened(session.author, 80)
+    note = Note(title=title, text=observation, symptoms=(arguments["symptom"],), runs=runs, author=author)
     session.notes.append(note)
-    session.decisions.append(f"proposed as a lesson, written by a model and not acted on: {note.line[2:]}")
+    if not session.desk.replayed:
+        write_notes(session.desk.folder, session.notes)
+    session.decisions.append(f"proposed as a lesson by {author}, acted on by nobody: {title}")
     return {"kept_in": NOTES, "notes": len(session.notes)}
 
 
 TOOLS = (
     entry(
         find_lessons,
-        "Lessons of the catalog that apply to a run: a symptom shows, the preconditions hold, a move changes something.",
+        "Lessons of the catalog that apply to a run: a symptom shows, the preconditions hold, a move changes "
+        "something.",
         None,
         {"run": RUN, "symptom": text("Only lessons for this symptom.", 80)},
     ),
@@ -123,8 +127,8 @@ TOOLS = (
         "Propose a lesson for the catalog: an observation of this campaign, kept in notes.md, marked as written by a "
         "model and acted on by nobody here.",
         {
-            "symptom": text("A symptom of the vocabulary.", 80),
-            "lever": text("Parameter and change, e.g. 'tp 8 -> 4'.", 120),
+            "title": text("What to do, e.g. 'halve tp where its collectives are exposed'.", 120),
+            "symptom": text("The symptom it is for, as diagnose names it.", 80),
             "observation": text("What was measured, with figures, and where it should and should not hold.", 400),
             "runs": {"type": "array", "items": RUN, "minItems": 1, "maxItems": 10, "description": "Runs it rests on."},
         },

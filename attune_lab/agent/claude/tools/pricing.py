@@ -54,7 +54,7 @@ def what_if(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"parameter": key, "meaning": getattr(space.parameters[key], "label", key), "choices": rows}
 
 
-def budget(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def budget(session: Session, _: Mapping[str, Any]) -> dict[str, Any]:
     """What is left: GPU-hours of the campaign, tokens and dollars of the conversation."""
     view = session.task.budget
     return {

@@ -23,7 +23,7 @@ MATCHES = 40
 LINE = 240
 
 
-def list_files(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def list_files(session: Session, _: Mapping[str, Any]) -> dict[str, Any]:
     """Names and sizes of all documents, the latest 200 runs."""
     found = [{"file": name, "bytes": document.size} for name, document in session.documents().items()]
     return {"files": found[:2] + found[2:][-401:]}
