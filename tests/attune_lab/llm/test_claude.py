@@ -10,7 +10,8 @@ import pytest
 
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.llm import Request, UnusableReply
-from attune_lab.llm.claude import MAX_ATTEMPTS, ClaudeLLM
+from attune_lab.llm.claude import ClaudeLLM
+from attune_lab.llm.service import MAX_ATTEMPTS, Service
 
 pytest.importorskip("anthropic")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -50,7 +51,7 @@ def ask(*answers, model="claude-opus-5", **settings):
     """What the stub's answers make of `REQUEST`, the requests it saw, and the clock."""
     clock = Clock()
     with stub(*answers) as (url, seen):
-        llm = ClaudeLLM(model, base_url=url, clock=clock, sleep=clock.sleep, **settings)
+        llm = ClaudeLLM(Service(model, base_url=url, clock=clock, sleep=clock.sleep, **settings))
         try:
             return llm.complete(REQUEST), seen, clock
         except (UnusableReply, EnvironmentFault, UserError) as error:
@@ -160,16 +161,16 @@ def test_nobody_listens():
         pass
     clock = Clock()
     with pytest.raises(EnvironmentFault, match="the connection failed"):
-        ClaudeLLM(base_url=url, clock=clock, sleep=clock.sleep, deadline_s=1.0).complete(REQUEST)
+        ClaudeLLM(Service(base_url=url, clock=clock, sleep=clock.sleep, deadline_s=1.0)).complete(REQUEST)
 
 
 def test_without_a_key_nothing_is_sent(monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     with pytest.raises(UserError, match="set ANTHROPIC_API_KEY"):
-        ClaudeLLM()
+        Service()
 
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "anthropic", None)
     with pytest.raises(UserError, match=r"pip install 'attune-lab\[agent\]'"):
-        ClaudeLLM()
+        Service()
