@@ -85,7 +85,8 @@ class Standing:
     broken: frozenset[tuple[str, Value]] = frozenset()
     band: float = 0.0
     left: float = float("inf")
-    _diagnoses: dict[str, Diagnosis] = field(default_factory=dict, repr=False, compare=False)
+    _diagnoses: dict[str, Diagnosis] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _bases: dict[str, list[Trial]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def ran(self) -> list[Trial]:
         """The baseline and every recipe that ran or ran out of memory, in the order first run."""
@@ -106,7 +107,10 @@ class Standing:
 
     def bases(self, draft: Draft) -> list[Trial]:
         """The recipes that ran from which the draft is one lever away; itself, where it is to be measured again."""
-        return [trial for trial in self.ran() if self.is_one_lever(trial.recipe, draft.recipe)]
+        key = draft.recipe.digest
+        if key not in self._bases:
+            self._bases[key] = [trial for trial in self.ran() if self.is_one_lever(trial.recipe, draft.recipe)]
+        return self._bases[key]
 
     def is_one_lever(self, before: Recipe, after: Recipe) -> bool:
         """Whether one lever leads from one recipe to the other; what must move with a lever counts with it."""
@@ -205,26 +209,24 @@ def _use_catalog(draft: Draft, standing: Standing) -> str | None:
     holding = [base for base in bases if lesson.holds(standing.diagnosis(base).variables)]
     if bases and not holding:
         return f"the preconditions of {lesson.id} do not hold here: {'; '.join(lesson.preconditions)}"
-    if not any(_is_move(lesson, base.recipe, draft.recipe, standing) for base in holding):
+    if not any(_holds_move(lesson, base.recipe, draft.recipe, standing.space) for base in holding):
         moves = "; ".join(str(move) for move in lesson.moves)
-        return f"what it changes is no move of {lesson.id} ({moves})"
+        return f"what it changes holds no move of {lesson.id} ({moves})"
     return None
 
 
-def _is_move(lesson: Lesson, before: Recipe, after: Recipe, standing: Standing) -> bool:
-    """Whether one of the lesson's moves leads from one recipe to the other."""
-    space, edits = standing.space, {}
-    for key, (_, now) in space.changed(before, after).items():
-        edits[key] = now
+def _holds_move(lesson: Lesson, before: Recipe, after: Recipe, space: SearchSpace) -> bool:
+    """Whether what changed holds one of the lesson's moves; that it holds no more is the matter of `ONE_LEVER`."""
+    edits = {key: now for key, (_, now) in space.changed(before, after).items()}
     for move in lesson.moves:
         if "layout" in move:
-            fits = bool(edits) and all(key in WITH_A_LAYOUT for key in edits)
+            holds = any(key in WITH_A_LAYOUT for key in edits)
         elif "neighbour" in move:
-            fits = len(edits) == 1 and all(now in space.neighbours(before, key) for key, now in edits.items())
+            holds = any(now in space.neighbours(before, key) for key, now in edits.items())
         else:
             resolved = resolve(move, before, space)
-            fits = resolved is not None and standing.leads(before, resolved, after)
-        if fits:
+            holds = resolved is not None and resolved.items() <= edits.items()
+        if holds:
             return True
     return False
 
