@@ -63,6 +63,7 @@ class Standing:
     """What a campaign has come to when a draft is judged.
 
     Attributes:
+        rules: those in force.
         baseline, cluster, space, cost_model, catalog: as in the task.
         history: what ran; ``latest`` is the trial told last, ``memory`` what its peaks teach.
         kept: digests of the baseline and of every recipe that was kept as the best.
@@ -72,6 +73,7 @@ class Standing:
         left: GPU-hours left for the search.
     """
 
+    rules: Rulebook
     baseline: Recipe
     cluster: ClusterSpec
     space: SearchSpace
@@ -168,9 +170,9 @@ def is_oom(trial: Trial) -> bool:
     return not trial.ok and any(report.status == "oom" for report in trial.reports)
 
 
-def objections(draft: Draft, standing: Standing, rules: Rulebook) -> list[tuple[Rule, str]]:
+def objections(draft: Draft, standing: Standing) -> list[tuple[Rule, str]]:
     """Every rule in force that objects to the draft, with its sentence; empty where it may run."""
-    found = ((rule, object_(draft, standing)) for rule, object_ in OBJECTIONS.items() if rule in rules)
+    found = ((rule, object_(draft, standing)) for rule, object_ in OBJECTIONS.items() if rule in standing.rules)
     return [(rule, sentence) for rule, sentence in found if sentence is not None]
 
 
@@ -188,7 +190,10 @@ def _diagnose_first(draft: Draft, standing: Standing) -> str | None:
     lesson = _lesson(draft, standing)
     if draft.remeasure or standing.retry_of(draft) or (lesson is None and draft.symptom is None):
         return None
-    shown = {symptom.name for base in _bases(draft, standing) for symptom in standing.diagnosis(base).symptoms}
+    bases = _bases(draft, standing)
+    shown = {symptom.name for base in bases for symptom in standing.diagnosis(base).symptoms}
+    if not bases:  # more than one lever away from all that ran, as another rule says
+        return None
     if draft.symptom is not None and draft.symptom not in shown:
         return f"the symptom {draft.symptom} does not show in the run it builds on; shown are {_listed(shown)}"
     if lesson is not None and draft.symptom is not None and draft.symptom not in lesson.symptoms:
@@ -207,7 +212,9 @@ def _use_catalog(draft: Draft, standing: Standing) -> str | None:
         return f"{named}; take a move of a lesson of the catalog"
     bases = _bases(draft, standing)
     holding = [base for base in bases if lesson.holds(standing.diagnosis(base).variables)]
-    if bases and not holding:
+    if not bases:  # more than one lever away from all that ran, as another rule says
+        return None
+    if not holding:
         return f"the preconditions of {lesson.id} do not hold here: {'; '.join(lesson.preconditions)}"
     if not any(_holds_move(lesson, base.recipe, draft.recipe, standing.space) for base in holding):
         moves = "; ".join(str(move) for move in lesson.moves)
@@ -305,8 +312,8 @@ OBJECTIONS: Mapping[Rule, Callable[[Draft, Standing], str | None]] = {
 
 
 def _bases(draft: Draft, standing: Standing) -> list[Trial]:
-    """What the draft builds on; all that ran where it is more than one lever away, which is another rule's matter."""
-    return standing.bases(draft) or standing.ran()
+    """What the draft may build on: what is one lever away, or all that ran where levers may be moved together."""
+    return standing.bases(draft) if ONE_LEVER in standing.rules else standing.ran()
 
 
 def _lesson(draft: Draft, standing: Standing) -> Lesson | None:

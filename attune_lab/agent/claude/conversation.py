@@ -73,8 +73,14 @@ class Conversation:
             self.shorten()
 
     def add_text(self, words: str) -> None:
-        """Say something to the model."""
-        self._messages.append({"role": "user", "content": words})
+        """Say something to the model; beside what was said last, where the model has said nothing to it."""
+        last = self._messages[-1]
+        if last["role"] == "assistant":
+            self._messages.append({"role": "user", "content": words})
+            return
+        said = last["content"]
+        blocks = [{"type": "text", "text": said}] if isinstance(said, str) else list(said)
+        self._messages[-1] = {"role": "user", "content": [*blocks, {"type": "text", "text": words}]}
 
     @property
     def size(self) -> int:

@@ -150,6 +150,7 @@ class Journal:
         """What the rules judge a draft by."""
         task = self.task
         return Standing(
+            rules=self.rules,
             baseline=task.baseline,
             cluster=task.cluster,
             space=task.space,

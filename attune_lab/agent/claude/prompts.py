@@ -39,6 +39,7 @@ you conclude before you call a tool. Every answer calls a tool, until you call f
 """
 
 AGAIN = "Your answer called no tool. Call one; if you are done, call finish with your choice."
+GO_ON = "Go on."
 CUT_OFF = "Your answer was cut off before it was complete, and nothing of it was carried out. Answer more briefly."
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.agent.claude.conversation import Call, Conversation, calls_of, result
-from attune_lab.agent.claude.prompts import AGAIN, CUT_OFF, SYSTEM, opening
+from attune_lab.agent.claude.prompts import AGAIN, CUT_OFF, GO_ON, SYSTEM, opening
 from attune_lab.agent.claude.session import Session, facts
 from attune_lab.agent.claude.settings import Settings
 from attune_lab.agent.claude.toolbox import Finish, Launch, Refused, as_text, refusal, shortened
@@ -110,7 +110,9 @@ class ClaudeTuner:
             if answer.stop_reason == "tool_use" and calls:
                 yield from self._carry_out(conversation, calls)
                 faults, since_run = 0, 0 if self._session.launched else since_run
-            elif answer.stop_reason != "pause_turn" or not answer.content:  # a paused answer goes back as it is
+            elif answer.stop_reason == "pause_turn" and not calls:
+                conversation.add_text(GO_ON)
+            else:
                 faults += 1
                 self._object(conversation, answer, calls)
             if self.stop_reason:

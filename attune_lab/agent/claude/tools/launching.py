@@ -37,7 +37,7 @@ def launch_run(session: Session, arguments: Mapping[str, Any]) -> Launch:
     if problems := session.problems(draft):
         raise Refused(f"the draft cannot run: {'; '.join(problems[:3])}")
     seen = journal.draft(draft, lesson=lesson, symptom=arguments["symptom"], remeasure=remeasure)
-    if against := objections(seen, journal.standing(), session.rules):
+    if against := objections(seen, journal.standing()):
         changed = ", ".join(session.task.space.changed(journal.best.recipe, draft)) or "nothing"
         for rule, sentence in against:
             session.decisions.append(f"refused by {rule.name} (the draft changes {changed}): {sentence}")
