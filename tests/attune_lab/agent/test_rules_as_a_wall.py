@@ -77,8 +77,8 @@ def test_the_catalog_policy_is_never_refused(seed, memory, broken, off) -> None:
         if proposal is None:
             break
         where = Standing(
-            rules, BASELINE, CLUSTER, SPACE, FakeCostModel(), lessons.load(), tuner._history, tuner._memory, frozenset(kept),
-            latest, unconfirmed, frozenset(tuner._broken), 0.01, 36.0,
+            rules, BASELINE, CLUSTER, SPACE, FakeCostModel(), lessons.load(), tuner._history, tuner._memory,
+            frozenset(kept), latest, unconfirmed, frozenset(tuner._broken), 0.01, 36.0,
         )  # fmt: skip
         draft = Draft(proposal.recipe, proposal.lesson, remeasure=proposal.remeasure)
         assert objections(draft, where) == []
