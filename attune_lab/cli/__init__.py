@@ -19,6 +19,7 @@ from attune_lab.cli import (
     enumeration,
     gate,
     predict,
+    replay,
     reproduce,
     simulate,
     tune,
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (tune, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, doctor):
+for module in (tune, replay, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, doctor):
     module.register(app)
 
 _INTERRUPTED = 130
