@@ -18,6 +18,7 @@ from attune_lab.cli import (
     doctor,
     enumeration,
     gate,
+    lessons,
     predict,
     reproduce,
     simulate,
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (tune, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, doctor):
+for module in (tune, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, lessons, doctor):
     module.register(app)
 
 _INTERRUPTED = 130
