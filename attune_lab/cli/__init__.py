@@ -20,6 +20,7 @@ from attune_lab.cli import (
     gate,
     lessons,
     predict,
+    replay,
     reproduce,
     simulate,
     tune,
@@ -36,7 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (tune, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, lessons, doctor):
+_MODULES = (
+    tune, replay, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, lessons, doctor
+)  # fmt: skip
+for module in _MODULES:
     module.register(app)
 
 _INTERRUPTED = 130

@@ -134,47 +134,6 @@ def pinned_options(tuner: str, options: Mapping[str, Any], folder: Path = Path()
     return dict(options)
 
 
-def in_models(campaigns: Collection[LearntCampaign], models: Collection[str]) -> frozenset[str]:
-    """Digests of the campaigns of ``models``, each a name or a build; whatever has the build of a name goes with it."""
-    builds = {campaign.traits.build for campaign in campaigns if {campaign.model, campaign.traits.build} & {*models}}
-    return frozenset(campaign.digest for campaign in campaigns if campaign.traits.build in builds)
-
-
-def pinned(path: Path | str) -> dict[str, Any]:
-    """What fixes the evidence in a file, JSON-ready: ``file``, ``sha256``, ``campaigns`` (a number), ``models``.
-
-    `Evidence.load` takes it in place of the path, and refuses a file that has changed since.
-
-    Raises:
-        UserError: no such file, or not such a file.
-    """
-    records, digest = _read(str(path))
-    evidence = Evidence(records.campaigns)
-    counted = {"campaigns": len(evidence.campaigns), "models": list(evidence.models)}
-    return {"file": str(path), "sha256": digest, **counted}
-
-
-def takes_evidence(tuner: str, options: Mapping[str, Any]) -> bool:
-    """Whether a tuner (its name, wrappers after it) is given a file of evidence by its options."""
-    return tuner.partition("+")[0] == "attune" and options.get("lessons") is not None
-
-
-def pinned_options(tuner: str, options: Mapping[str, Any], folder: Path = Path()) -> dict[str, Any]:
-    """The options of a tuner with its evidence `pinned`, so that a campaign says what it knew and never knows more.
-
-    Args:
-        tuner, options: as in a request to tune.
-        folder: where a relative path is looked for.
-
-    Raises:
-        UserError: the file is missing, or not such a file.
-    """
-    source = options.get("lessons")
-    if not takes_evidence(tuner, options) or not isinstance(source, str):
-        return dict(options)
-    return {**options, "lessons": pinned(folder / source)}
-
-
 def _read(path: str) -> tuple[Records, str]:
     """See `read_records`; a file that has not changed is read once in a process."""
     try:

@@ -29,7 +29,7 @@ _replayed: ContextVar[Path | None] = ContextVar("_replayed", default=None)
 
 @contextmanager
 def replaying(transcript: Path) -> Iterator[None]:
-    """Models opened within answer from ``transcript`` alone: nothing is asked, nothing written."""
+    """Models opened within answer from ``transcript`` alone, scripted ones else by their scripts; it stays as it is."""
     token = _replayed.set(transcript)
     try:
         yield
@@ -69,8 +69,7 @@ def open_llm(
     """
     if kind == "scripted":
         allowance = Allowance(tokens, usd)
-        connect = None if _replayed.get() else lambda: ScriptedLLM(scripts, allowance)
-        return RecordedLLM("scripted", connect, _kept(transcript), allowance)
+        return RecordedLLM("scripted", lambda: ScriptedLLM(scripts, allowance), _kept(transcript), allowance)
     model = model or DEFAULT_MODEL
     allowance = _allowance(model, tokens, usd)
     ask = None if _replayed.get() else lambda: ClaudeLLM(Service(model, allowance=allowance))

@@ -189,7 +189,7 @@ class Service:
                 self._client.messages.create(**body, max_tokens=max_tokens, stream=True, timeout=silence) as stream,
             ):
                 for event in stream:
-                    draft.take(event.to_dict())
+                    draft.take(event.to_dict(warnings=False))
                 return draft.finished()
         finally:
             self.allowance.charge(draft.spent(price_of(self.model)))
@@ -206,7 +206,7 @@ class Service:
             raise _Broken(f"the connection failed ({_cause(error)})") from error
         except NotInFormat as error:
             raise _Broken(str(error)) from error
-        except (self._sdk.APIResponseValidationError, ValueError, TypeError, AttributeError) as error:
+        except (self._sdk.APIResponseValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise _Broken(f"the service's answer is not in its format ({type(error).__name__})") from error
 
     def _watch(self, response: httpx2.Response) -> None:

@@ -39,8 +39,8 @@ def campaign(
         n_gpus=n_gpus, nodes=1, nvlink_domain=8, versions="",
     )  # fmt: skip
     return LearntCampaign(
-        digest=f"{n:064x}", name=name or f"campaign {n}", model=model, traits=traits, place=f"{model} {n}", tuner="attune",
-        seed=n, provenance="simulated", version="0", cost_model="0", observations=(seen,),
+        digest=f"{n:064x}", name=name or f"campaign {n}", model=model, traits=traits, place=f"{model} {n}",
+        tuner="attune", seed=n, provenance="simulated", version="0", cost_model="0", observations=(seen,),
     )  # fmt: skip
 
 
@@ -78,13 +78,6 @@ def test_from_a_campaign_to_the_next(attune) -> None:
     assert len(behind) == learnt["learnt"][0]["observations"] > 0
     shown = attune("lessons", "show", "--json").json
     assert sum(move["tries"] for move in shown["moves"]) == len(behind)
-    second = attune(*tune, "--seed", "101", "--lessons", FILE, "--out", "second").json
-    known = second["options"]["lessons"]
-    assert (known["file"], known["campaigns"], len(known["models"])) == (str(FILE), 1, 1)
-    attune("lessons", "learn", "second")
-    changed = attune(*tune, "--seed", "101", "--lessons", FILE, "--out", "second")
-    assert changed.code == 2
-    assert "different options" in changed.stderr
 
 
 @pytest.mark.parametrize(
@@ -126,7 +119,7 @@ def test_retracted_and_restored(attune, file) -> None:
 
 def test_exported(attune, file) -> None:
     assert attune("lessons", "export", "all.csv").code == 0
-    rows = list(csv.DictReader(Path("all.csv").open()))
+    rows = list(csv.DictReader(Path("all.csv").read_text().splitlines()))
     assert len(rows) == 7
     assert json.loads(rows[0]["edits"]) == {"dispatcher": ["alltoall", "flex:deepep"]}
     assert rows[6]["name"].startswith("'=HYPERLINK")
