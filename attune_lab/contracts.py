@@ -213,8 +213,6 @@ class Desk:
         render: the file as it would be shipped for a recipe; raises UserError where the file cannot say it.
         read: the recipe that an edited text of the file stands for; raises UserError with the line. It reads no file
             that the user's own text does not include.
-        replayed: the campaign is made again from its records: a language model is answered from its transcript, and
-            is not asked anew.
     """
 
     name: str
@@ -222,7 +220,6 @@ class Desk:
     gate: Gate
     render: Callable[[Recipe], str]
     read: Callable[[str], Recipe]
-    replayed: bool = False
 
 
 @dataclass(frozen=True)

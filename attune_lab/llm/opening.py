@@ -29,9 +29,7 @@ _replayed: ContextVar[Path | None] = ContextVar("_replayed", default=None)
 
 @contextmanager
 def replaying(transcript: Path) -> Iterator[None]:
-    """Models opened within answer from ``transcript`` alone: nothing is asked, nothing written. Scripted players, which
-    ask nobody, play where there is none.
-    """
+    """Models opened within answer from ``transcript`` alone, scripted ones else by their scripts; it stays as it is."""
     token = _replayed.set(transcript)
     try:
         yield
@@ -72,8 +70,7 @@ def open_llm(
     kept, replayed = _kept(transcript)
     if kind == "scripted":
         allowance = Allowance(tokens, usd)
-        play = None if replayed and len(kept) else lambda: ScriptedLLM(scripts, allowance)
-        return RecordedLLM(ScriptedLLM.name, play, kept, allowance)
+        return RecordedLLM(ScriptedLLM.name, lambda: ScriptedLLM(scripts, allowance), kept, allowance)
     model = model or DEFAULT_MODEL
     allowance = _allowance(model, tokens, usd)
     ask = None if replayed else lambda: ClaudeLLM(Service(model, allowance=allowance))

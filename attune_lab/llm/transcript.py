@@ -24,6 +24,10 @@ class Exchange:
     body: Mapping[str, Any]
 
 
+class Drifted(UserError):
+    """Model, instructions or tools are not those that a conversation was held with."""
+
+
 class Transcript:
     """Questions and answers by the digest of the question, in memory, and as JSON lines in a file where one is given.
 
@@ -33,7 +37,7 @@ class Transcript:
 
     Args:
         path: the file; None for memory alone.
-        writable: whether lines may be added to the file, and its end be mended.
+        writable: whether lines are added to the file.
 
     Attributes:
         billed: what all of it used, as the service said.
@@ -113,14 +117,14 @@ class Transcript:
         """Note model, instructions and tools of a conversation, or check that they are those noted.
 
         Raises:
-            UserError: they are not.
+            Drifted: they are not.
         """
         now = lines.opening_of(llm, turn)
         if self._opening is None:
             if self._writable:
                 self._add(now)
         elif what := lines.drift(self._opening, now):
-            raise UserError(
+            raise Drifted(
                 f"this conversation is not the one in {self.where}: {what}; use the version that wrote it, or begin "
                 "a new campaign"
             )

@@ -207,7 +207,7 @@ def test_a_file_is_kept_with_what_it_includes(including):
 def test_another_text_of_a_file_includes_no_other_file(including, name):
     before = load(including)
     (including.parent / "large.sh").write_text("MBS=8\n")
-    with pytest.raises(UserError, match="line 2: it includes .*, which the file as it came in does not"):
+    with pytest.raises(UserError, match=r"line 2: it includes .*, which the file as it came in does not"):
         before.reread(before.text.replace("source", f"source {name}\nsource", 1))
     with pytest.raises(UserError, match=r"it includes large\.sh"):
         before.reread(before.text.replace("TP=2", "TP=4"))
