@@ -70,7 +70,7 @@ def open_llm(
     kept, replayed = _kept(transcript)
     if kind == "scripted":
         allowance = Allowance(tokens, usd)
-        return RecordedLLM(ScriptedLLM.name, lambda: ScriptedLLM(scripts, allowance), kept, allowance)
+        return RecordedLLM(kind, lambda: ScriptedLLM(scripts, allowance), kept, allowance)
     model = model or DEFAULT_MODEL
     allowance = _allowance(model, tokens, usd)
     ask = None if replayed else lambda: ClaudeLLM(Service(model, allowance=allowance))
