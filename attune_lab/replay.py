@@ -178,7 +178,12 @@ def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
 
 @dataclass(frozen=True)
 class RecordedCluster:
-    """A cluster that answers each run from the stored report of the same label and recipe, and leaves its log."""
+    """A cluster that answers each run from the stored report of the same label and recipe.
+
+    Attributes:
+        record: of the campaign.
+        logs, log_dir: where the campaign has its logs, and where they are copied to, run by run.
+    """
 
     spec: ClusterSpec
     record: CampaignRecord
@@ -205,11 +210,10 @@ class RecordedCluster:
         row = next((row for row in self.record.runs if row.label == label), None)
         if row is None or row.report is None or row.recipe.digest != recipe.digest:
             raise NotRecorded(recipe)
-        if row.report.log_path is not None:
-            log = self.logs / Path(row.report.log_path).name
-            if log.is_file():
-                _copy(log, self.log_dir / log.name)
-        return row.report
+        log = self.logs / Path(row.report.log_path or "").name
+        if not log.is_file():
+            return row.report
+        return row.report.model_copy(update={"log_path": str(_copy(log, self.log_dir / log.name))})
 
 
 def _copy(source: Path, target: Path) -> Path:
