@@ -28,7 +28,7 @@ def origin_of(file: RecipeFile, tuner: str, options: Mapping[str, Any]) -> dict[
     Raises:
         UserError: an option names a file that is not there.
     """
-    named = {key: str(options[key]) for key in FILE_OPTIONS if options.get(key)}
+    named = {key: _path(options[key]) for key in FILE_OPTIONS if options.get(key)}
     transcript = options.get("transcript")
     return {
         "file": file.to_json(),
@@ -36,6 +36,11 @@ def origin_of(file: RecipeFile, tuner: str, options: Mapping[str, Any]) -> dict[
         "files": {key: {"path": str(Path(path).resolve()), "sha256": digest_of(path)} for key, path in named.items()},
         "transcript": str(Path(transcript).resolve()) if isinstance(transcript, str) and transcript else None,
     }
+
+
+def _path(option: Any) -> str:
+    """The file that an option names, by its path or as `attune_lab.lessons.evidence.pinned` does."""
+    return str(option["file"]) if isinstance(option, Mapping) and "file" in option else str(option)
 
 
 def versions(tuner: str) -> dict[str, str]:
