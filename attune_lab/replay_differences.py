@@ -86,7 +86,7 @@ def _run(then: RunRow, now: RunRow) -> Iterator[str]:
 
 
 def _plain_run(row: RunRow) -> dict[str, Any]:
-    report = None if row.report is None else json.loads(row.report.model_dump_json())
+    report = None if row.report is None else _moved(json.loads(row.report.model_dump_json()))
     amounts = {"reserved GPU-microseconds": row.reserved_us, "charged GPU-microseconds": row.charged_us}
     return {"purpose": row.purpose, **row.proposal, **amounts, "report": report, "repeats": row.repeats}
 
@@ -117,7 +117,7 @@ def _events(record: CampaignRecord, again: CampaignRecord) -> Iterator[str]:
 def _results(name: str, then: str, now: str) -> Iterator[str]:
     try:
         stored = _plain_result(then)
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         yield f"{name} is not what the campaign wrote"
     else:
         yield from (f"{name}, {line}" for line in _entries(stored, _plain_result(now)))
@@ -125,11 +125,16 @@ def _results(name: str, then: str, now: str) -> Iterator[str]:
 
 def _plain_result(text: str) -> dict[str, Any]:
     """A result wherever its campaign's folder is."""
-    result: dict[str, Any] = json.loads(text)
+    result = _moved(json.loads(text))
     result.pop("out", None)
-    if path := result.get("shipped_path"):
-        result["shipped_path"] = str(Path(*Path(path).parts[-2:]))
+    result["runs"] = [_moved(run) for run in result["runs"]]
     return result
+
+
+def _moved(plain: dict[str, Any]) -> dict[str, Any]:
+    """``plain`` with paths in the campaign's folder as they are from there."""
+    paths = {key: Path(plain[key]) for key in ("shipped_path", "log_path") if plain.get(key)}
+    return {**plain, **{key: "/".join(path.parts[-2:]) for key, path in paths.items()}}
 
 
 def _files(out: Path, again: Path, finished: bool) -> Iterator[str]:

@@ -84,7 +84,7 @@ def tune_recipe(
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     spec, out = _spec(request, budget, bench), request.out or default_folder(request)
     cluster = _cluster(request, bench, out / "logs" if request.logs else None)
-    origin = origin_of(bench.file, spec.tuner, spec.options)
+    origin = origin_of(bench.file, spec.tuner)
     return conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
 
 
@@ -188,6 +188,8 @@ def _cluster(request: TuneRequest, bench: Workbench, log_dir: Path | None) -> Si
 
 
 def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
+    from attune_lab.lessons.evidence import pinned_options
+
     return CampaignSpec(
         recipe=request.recipe,
         baseline=bench.baseline,
@@ -195,7 +197,7 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options=dict(request.options),
+        options=pinned_options(request.tuner, dict(request.options)),
         approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
         rules=request.rules,

@@ -14,7 +14,7 @@ from attune_lab.lessons.cells import Cells, Effect, move_of
 from attune_lab.lessons.context import Context
 from attune_lab.lessons.records import LearntCampaign, Observation, Records, read_records
 
-__all__ = ["Context", "Effect", "Evidence", "Experience", "pinned"]
+__all__ = ["Context", "Effect", "Evidence", "Experience", "pinned", "pinned_options", "takes_evidence"]
 
 
 class Experience(Protocol):
@@ -37,7 +37,7 @@ class Evidence:
         self._effects: dict[tuple[Any, ...], Effect | None] = {}
 
     @classmethod
-    def load(cls, source: Path | str | Mapping[str, Any]) -> Evidence:
+    def load(cls, source: object) -> Evidence:
         """The evidence in a file of `attune lessons learn`, named by its path or by what `pinned` made of it.
 
         Raises:
@@ -58,18 +58,17 @@ class Evidence:
         """The models that speak, sorted."""
         return tuple(sorted({campaign.model for campaign in self.campaigns}))
 
-    @property
-    def builds(self) -> frozenset[str]:
-        """What those models are, whatever they are called; see `attune_lab.lessons.context.build_of`."""
-        return frozenset(campaign.traits.build for campaign in self.campaigns)
+    def name_of(self, build: str) -> str | None:
+        """What the model of this build (see `attune_lab.lessons.context.build_of`) is called; None if it is silent."""
+        return next((campaign.model for campaign in self.campaigns if campaign.traits.build == build), None)
 
     def without_models(self, models: Collection[str]) -> Evidence:
         """The evidence without the campaigns of ``models``, each a name or a build.
 
         Every campaign of the same build goes with a name, whatever its recipe was called.
         """
-        named = {c.traits.build for c in self.campaigns if c.model in models} | set(models)
-        return Evidence(c for c in self.campaigns if c.model not in named and c.traits.build not in named)
+        left_out = in_models(self.campaigns, models)
+        return Evidence(campaign for campaign in self.campaigns if campaign.digest not in left_out)
 
     def observations(self) -> Iterator[tuple[LearntCampaign, Observation]]:
         """Every observation that counts, with its campaign."""
@@ -91,6 +90,12 @@ class Evidence:
         return Cells(self.observations())
 
 
+def in_models(campaigns: Collection[LearntCampaign], models: Collection[str]) -> frozenset[str]:
+    """Digests of the campaigns of ``models``, each a name or a build; whatever has the build of a name goes with it."""
+    builds = {campaign.traits.build for campaign in campaigns if {campaign.model, campaign.traits.build} & {*models}}
+    return frozenset(campaign.digest for campaign in campaigns if campaign.traits.build in builds)
+
+
 def pinned(path: Path | str) -> dict[str, Any]:
     """What fixes the evidence in a file, JSON-ready: ``file``, ``sha256``, ``campaigns`` (a number), ``models``.
 
@@ -103,6 +108,30 @@ def pinned(path: Path | str) -> dict[str, Any]:
     evidence = Evidence(records.campaigns)
     counted = {"campaigns": len(evidence.campaigns), "models": list(evidence.models)}
     return {"file": str(path), "sha256": digest, **counted}
+
+
+def takes_evidence(tuner: str, options: Mapping[str, Any]) -> bool:
+    """Whether a tuner (its name, wrappers after it) is given a file of evidence by its options."""
+    return tuner.partition("+")[0] == "attune" and options.get("lessons") is not None
+
+
+def pinned_options(tuner: str, options: Mapping[str, Any], folder: Path = Path()) -> dict[str, Any]:
+    """The options of a tuner with its evidence `pinned`, so that a campaign says what it knew and never knows more.
+
+    Args:
+        tuner, options: as in a request to tune.
+        folder: where a relative path is looked for.
+
+    Raises:
+        UserError: the file is missing, not such a file, or has changed since it was pinned.
+    """
+    if not takes_evidence(tuner, options):
+        return dict(options)
+    source = options["lessons"]
+    if isinstance(source, str):
+        return {**options, "lessons": pinned(folder / source)}
+    Evidence.load(source)
+    return dict(options)
 
 
 def _read(path: str) -> tuple[Records, str]:

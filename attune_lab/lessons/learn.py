@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.campaign.finals import REFUSED
 from attune_lab.campaign.noise import CONFIDENCE, NoiseBand, noise_band
 from attune_lab.campaign.store import CampaignRecord, RunRow, read_campaign
-from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Estimate, UserError
+from attune_lab.contracts import INFRASTRUCTURE_FAULTS, EnvironmentFault, Estimate, UserError
 from attune_lab.foreign import one_line
 from attune_lab.lessons.context import context_of
 from attune_lab.lessons.notes import plain, read_notes
-from attune_lab.lessons.records import LearntCampaign, Observation, Outcome, Traits, as_scalar, campaign_digest
+from attune_lab.lessons.records import LearntCampaign, Observation, Outcome, Records, Traits, as_scalar, campaign_digest
 from attune_lab.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -34,6 +34,27 @@ Edits = dict[str, tuple[Any, Any]]
 
 class Unfinished(UserError):
     """The campaign has no result yet."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What campaigns said, and which were left out, each with a sentence that says why."""
+
+    records: Records
+    left_out: tuple[tuple[Path, str], ...]
+
+
+def learn_from(folders: Iterable[Path]) -> Learning:
+    """What the campaigns in ``folders`` say; those that are unfinished or damaged are left out and named."""
+    learnt: dict[str, LearntCampaign] = {}
+    left_out = []
+    for folder in folders:
+        try:
+            campaign = learn_campaign(folder)
+            learnt[campaign.digest] = campaign
+        except (UserError, EnvironmentFault) as error:
+            left_out.append((folder, str(error)))
+    return Learning(Records(campaigns=tuple(learnt.values())), tuple(left_out))
 
 
 def learn_campaign(folder: Path) -> LearntCampaign:

@@ -110,7 +110,9 @@ def test_a_model_is_left_out_by_name_and_by_what_it_is() -> None:
     renamed = learnt(seen({"tp": 4}, 0.1), model="my-model", tag="renamed")
     evidence = Evidence([learnt(seen({"tp": 4}, 0.1), model="famous"), renamed, learnt(seen({"tp": 4}), build="gqa x")])
     for name in ("famous", "my-model", TRAITS.build):
-        assert evidence.without_models([name]).builds == {"gqa x"}
+        left = evidence.without_models([name])
+        assert left.name_of(TRAITS.build) is None
+        assert left.name_of("gqa x") == "custom-moe"
     assert evidence.without_models(["nobody"]).campaigns == evidence.campaigns
 
 

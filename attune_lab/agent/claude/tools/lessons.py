@@ -107,8 +107,7 @@ def write_lesson(session: Session, arguments: Mapping[str, Any]) -> dict[str, An
     author = shortened(session.author, 80)
     note = Note(title=title, text=observation, symptoms=(arguments["symptom"],), runs=runs, author=author)
     session.notes.append(note)
-    if not session.desk.replayed:
-        write_notes(session.desk.folder, session.notes)
+    write_notes(session.desk.folder, session.notes)
     session.decisions.append(f"proposed as a lesson by {author}, acted on by nobody: {title}")
     return {"kept_in": NOTES, "notes": len(session.notes)}
 
