@@ -113,8 +113,8 @@ def test_the_gate_knows_the_defect(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", named([case for case in ALL if "recomputed" in case]))
 def test_the_gate_passes_what_changes_a_log_and_no_training(case: dict[str, Any]) -> None:
     recipe, spec = recipe_of(case)
-    changed = recipe.with_settings({"recompute_granularity": "selective", "recompute_modules": tuple(case["recomputed"]),
-                                    "ep_overlap": False, "delay_wgrad": False})  # fmt: skip
+    modules = {"recompute_granularity": "selective", "recompute_modules": tuple(case["recomputed"])}
+    changed = recipe.with_settings(modules)
     cluster = SimulatedCluster(spec, 100)
     runs = [cluster.run(one, 20, label=label) for label, one in (("1", recipe), ("2", recipe), ("3", changed))]
     verdict = CampaignGate(spec).judge(
