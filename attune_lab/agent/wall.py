@@ -105,7 +105,7 @@ class Standing:
         if key not in self._diagnoses:
             nothing = RunReport(label="", status="ok", provenance="simulated", steps=0)
             report = trial.reports[-1] if trial.reports else nothing
-            self._diagnoses[key] = diagnose(report, effective(trial.recipe, self.cluster))
+            self._diagnoses[key] = diagnose(report, effective(trial.recipe, self.cluster), estimate=trial.estimate)
         return self._diagnoses[key]
 
     def bases(self, draft: Draft) -> list[Trial]:
