@@ -35,6 +35,10 @@ def tune(
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the tuner, KEY=VALUE, VALUE as in YAML; repeatable.")
     ] = None,
+    lessons: Annotated[
+        Path | None,
+        typer.Option(help="What past campaigns showed: a file of attune lessons learn. Default: nothing is known."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated world and of the tuner.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Campaign folder; resumed when it exists.")] = None,
     carry_over: CarryOver = None,
@@ -57,7 +61,7 @@ def tune(
         cluster=cluster,
         budget=budget,
         tuner=tuner,
-        options=_options(option or (), policy=policy, without=without),
+        options=_options(option or (), policy=policy, without=without, lessons=lessons and str(lessons)),
         seed=seed,
         out=out,
         carry_over=carry_over,
