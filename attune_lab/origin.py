@@ -16,31 +16,12 @@ from attune_lab.workbench import tuner_entry_points, wrapper_entry_points
 if TYPE_CHECKING:
     from attune_lab.recipe.files import RecipeFile
 
-FILE_OPTIONS = ("lessons",)
-"""Options of tuners that name a file to read; a transcript is written, and kept by whoever writes it."""
-
 _MAX_BYTES = 100_000_000
 
 
-def origin_of(file: RecipeFile, tuner: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe file with what it includes, the versions at work, and digests of the files that options name.
-
-    Raises:
-        UserError: an option names a file that is not there.
-    """
-    named = {key: _path(options[key]) for key in FILE_OPTIONS if options.get(key)}
-    transcript = options.get("transcript")
-    return {
-        "file": file.to_json(),
-        "versions": versions(tuner),
-        "files": {key: {"path": str(Path(path).resolve()), "sha256": digest_of(path)} for key, path in named.items()},
-        "transcript": str(Path(transcript).resolve()) if isinstance(transcript, str) and transcript else None,
-    }
-
-
-def _path(option: Any) -> str:
-    """The file that an option names, by its path or as `attune_lab.lessons.evidence.pinned` does."""
-    return str(option["file"]) if isinstance(option, Mapping) and "file" in option else str(option)
+def origin_of(file: RecipeFile, tuner: str) -> dict[str, Any]:
+    """The recipe file with what it includes, the versions at work, and the folder that paths in options start from."""
+    return {"file": file.to_json(), "versions": versions(tuner), "folder": str(Path.cwd())}
 
 
 def versions(tuner: str) -> dict[str, str]:
@@ -52,26 +33,26 @@ def versions(tuner: str) -> dict[str, str]:
     return {"python": platform.python_version(), **ours, **theirs}
 
 
-def digest_of(path: str) -> str:
-    """SHA-256 of a file that an option names.
+def transcript_named(origin: Mapping[str, Any], options: Mapping[str, Any]) -> Path | None:
+    """The transcript that a tuner's options name, None where they name none."""
+    named = options.get("transcript")
+    return Path(origin["folder"], named) if isinstance(named, str) and named else None
+
+
+def options_again(origin: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tuner with the evidence they name (`attune_lab.lessons.evidence.pinned`) where it is found.
 
     Raises:
-        UserError: no regular file there, or an empty or huge one.
+        UserError: it is gone, or is another one now.
     """
-    return hashlib.sha256(read_bytes(Path(path), "file for the tuner's option", _MAX_BYTES)).hexdigest()
-
-
-def found_again(origin: Mapping[str, Any]) -> dict[str, str]:
-    """The files that options named, by option, each the one that it was.
-
-    Raises:
-        UserError: one is gone, or is another one now.
-    """
-    for key, kept in origin["files"].items():
-        try:
-            now = digest_of(kept["path"])
-        except UserError as error:
-            raise UserError(f"option {key}: {error}, the one that the campaign was made with") from None
-        if now != kept["sha256"]:
-            raise UserError(f"option {key}: {kept['path']} changed since the campaign was made; put the old one back")
-    return {key: kept["path"] for key, kept in origin["files"].items()}
+    lessons = options.get("lessons")
+    if not isinstance(lessons, Mapping):
+        return dict(options)
+    path = Path(origin["folder"], str(lessons["file"]))
+    try:
+        now = hashlib.sha256(read_bytes(path, "file of evidence", _MAX_BYTES)).hexdigest()
+    except UserError as error:
+        raise UserError(f"option lessons: {error}, the one that the campaign was made with") from None
+    if now != lessons["sha256"]:
+        raise UserError(f"option lessons: {path} changed since the campaign was made; put the old one back")
+    return {**options, "lessons": {**lessons, "file": str(path)}}

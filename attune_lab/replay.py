@@ -21,6 +21,7 @@ from attune_lab.campaign.store import DATABASE, CampaignRecord, read_campaign
 from attune_lab.contracts import EnvironmentFault, RunReport, Tuner, TuningTask, UserError
 from attune_lab.llm.opening import TRANSCRIPT, replaying
 from attune_lab.llm.transcript import Transcript
+from attune_lab.origin import options_again, transcript_named, versions
 from attune_lab.replay_differences import NotRecorded, Replayed, differences
 from attune_lab.tuning import conduct
 from attune_lab.workbench import TunerFactory, Workbench, tuner_factory
@@ -135,21 +136,13 @@ class _Kept:
 
     def versions(self) -> dict[str, tuple[str | None, str | None]]:
         """Package -> (version then, version now), where they differ."""
-        from attune_lab.origin import versions
-
         then, now = self.origin["versions"], versions(self.spec.tuner)
         return {name: (then.get(name), now.get(name)) for name in {**then, **now} if then.get(name) != now.get(name)}
 
-    def options(self) -> dict[str, Any]:
-        """The tuner's options, with the files they name where they are found from anywhere."""
-        from attune_lab.origin import found_again
-
-        return {**self.spec.options, **found_again(self.origin)}
-
     def transcript(self) -> Path | None:
         """Where the transcript is, None when there is none."""
-        named, usual = self.origin["transcript"], self.out / TRANSCRIPT
-        return Path(named) if named else usual if usual.is_file() else None
+        usual = self.out / TRANSCRIPT
+        return transcript_named(self.origin, self.spec.options) or (usual if usual.is_file() else None)
 
 
 def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
@@ -158,7 +151,7 @@ def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
     transcript, copy = kept.transcript(), scratch / TRANSCRIPT
     if transcript is not None:
         _copy(transcript, copy)
-    options = kept.options()
+    options = options_again(kept.origin, kept.spec.options)
     ended: Exception | None = None
 
     def as_then(task: TuningTask) -> Tuner:

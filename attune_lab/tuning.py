@@ -84,7 +84,7 @@ def tune_recipe(
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     spec, out = _spec(request, budget, bench), request.out or default_folder(request)
     cluster = _cluster(request, bench, out / "logs" if request.logs else None)
-    origin = origin_of(bench.file, spec.tuner, spec.options)
+    origin = origin_of(bench.file, spec.tuner)
     return conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
 
 

@@ -107,12 +107,14 @@ class Api:
 
     script: object
     counts: bool = True
+    forcible: bool = True
     url: str = ""
     seen: list = field(default_factory=list)
     counted: list = field(default_factory=list)
     billed: list = field(default_factory=list)
     faults: list = field(default_factory=list)
     cache: set = field(default_factory=set)
+    paused: list = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -136,9 +138,12 @@ class Api:
 
 
 @contextmanager
-def messages_api(script, *, counts=True):
-    """The server; ``counts``: whether it counts tokens. What went wrong in the script is raised at the end."""
-    api = Api(script, counts)
+def messages_api(script, *, counts=True, forcible=True):
+    """The server; ``counts``: whether it counts tokens; ``forcible``: whether the model can be forced to call a tool.
+
+    What went wrong in the script is raised at the end.
+    """
+    api = Api(script, counts, forcible)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"api": api}))
     server.daemon_threads = True
     api.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -272,7 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
             return Fail(400, message="anthropic-version: header is required")
         if not self.path.startswith("/v1/messages") or (counting and not self.api.counts):
             return Fail(404, message=f"no such path: {self.path}")
-        why = refusal(body, counting=counting)
+        paused = body.get("messages", [{}])[-1].get("content") in self.api.paused
+        why = refusal(body, counting=counting, forcible=self.api.forcible, paused=paused)
         return Fail(400, message=why) if why else None
 
     def _say(self, say, body):
@@ -280,6 +286,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.api.lock:
             started = usage(body, self.api.cache)
         rows, output = events(say, started, ids)
+        if say.stop == "pause_turn":
+            self.api.paused.append(_named(say.content, ids))
         bill = {**started, "output_tokens": output}
         self.api.billed.append(bill)
         if not body.get("stream"):

@@ -31,9 +31,9 @@ def tokens(value):
     return -(-len(json.dumps(value)) // 4)
 
 
-def refusal(body, *, counting=False):
-    """Why the service would answer 400, or an empty text."""
-    checks = [_top(body, counting), *_tools(body), *_conversation(body.get("messages"))]
+def refusal(body, *, counting=False, forcible=True, paused=False):
+    """Why the service would answer 400, or an empty text; ``paused``: it was the service that broke off."""
+    checks = [_top(body, counting), *_tools(body, forcible), *_conversation(body.get("messages"), paused)]
     marks = sum("cache_control" in block for block in _blocks(body))
     if marks > MOST_MARKS:
         checks.append(f"a maximum of {MOST_MARKS} blocks with cache_control may be provided, found {marks}")
@@ -82,7 +82,7 @@ def _top(body, counting):
     return ""
 
 
-def _tools(body):
+def _tools(body, forcible):
     tools = body.get("tools") or []
     names = [tool.get("name", "") for tool in tools]
     for tool, name in zip(tools, names, strict=True):
@@ -93,18 +93,20 @@ def _tools(body):
         if tool.get("input_schema", {}).get("type") != "object":
             yield f"tools.{name}.input_schema.type: Input should be 'object'"
     choice = body.get("tool_choice", {})
+    if not forcible and choice.get("type") in ("any", "tool"):
+        yield "tool_choice: forced tool use is not supported for this model"
     if choice.get("type") == "tool" and choice.get("name") not in names:
         yield f"Tool '{choice.get('name')}' not found in provided tools"
 
 
-def _conversation(messages):
+def _conversation(messages, paused):
     if not isinstance(messages, list) or not messages:
         yield "messages: at least one message is required"
         return
     roles = [message.get("role") for message in messages]
     if roles != [("user", "assistant")[place % 2] for place in range(len(roles))]:
         yield "messages: roles must alternate between user and assistant, and begin with user"
-    if roles[-1] != "user":
+    if roles[-1] != "user" and not paused:
         yield "This model does not support assistant message prefill. The conversation must end with a user message"
     seen, open_calls = set(), []
     for place, message in enumerate(messages):

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.agent.calibration import MemoryCheck
 from attune_lab.agent.history import History, Trial
-from attune_lab.agent.jumps import OVERLAPS
 from attune_lab.agent.moves import resolve, touches_layout
 from attune_lab.agent.rules import (
     CHECK_MEMORY,
@@ -34,7 +32,9 @@ if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
 
-WITH_A_LAYOUT = (*LAYOUT, "recompute", *OVERLAPS)
+Edits = Mapping[str, Value]
+
+WITH_A_LAYOUT = (*LAYOUT, "recompute", "ep_overlap", "tp_comm_overlap")
 """What may move together: the sizes of a layout, and the recomputation and overlap it needs."""
 
 
@@ -65,7 +65,8 @@ class Standing:
     Attributes:
         rules: those in force.
         baseline, cluster, space, cost_model, catalog: as in the task.
-        history: what ran; ``latest`` is the trial told last, ``memory`` what its peaks teach.
+        history: what ran; ``latest`` is the trial told last.
+        fits: whether a recipe is expected to fit, as far as the runs so far tell.
         kept: digests of the baseline and of every recipe that was kept as the best.
         unconfirmed: a gain that is to be measured again before it counts.
         broken: (setting, value) that made a run fail.
@@ -80,7 +81,7 @@ class Standing:
     cost_model: CostModel
     catalog: Catalog
     history: History
-    memory: MemoryCheck
+    fits: Callable[[Recipe], bool]
     kept: frozenset[str]
     latest: Trial | None = None
     unconfirmed: Recipe | None = None
@@ -104,7 +105,7 @@ class Standing:
         if key not in self._diagnoses:
             nothing = RunReport(label="", status="ok", provenance="simulated", steps=0)
             report = trial.reports[-1] if trial.reports else nothing
-            self._diagnoses[key] = diagnose(report, effective(trial.recipe, self.cluster))
+            self._diagnoses[key] = diagnose(report, effective(trial.recipe, self.cluster), estimate=trial.estimate)
         return self._diagnoses[key]
 
     def bases(self, draft: Draft) -> list[Trial]:
@@ -118,26 +119,21 @@ class Standing:
         """Whether one lever leads from one recipe to the other; what must move with a lever counts with it."""
         if before.digest == after.digest:
             return True
-        changed = self.space.changed(before, after)
-        return any(self.leads(before, edits, after) for edits in self._levers(before, after, changed))
+        edits = {key: now for key, (_, now) in self.space.changed(before, after).items()}
+        return any(self.leads(before, lever, after) for lever in self._levers(before, after, edits))
 
-    def _levers(self, before: Recipe, after: Recipe, changed: Mapping[str, Any]) -> Iterator[Mapping[str, Value]]:
-        edits = {key: now for key, (_, now) in changed.items()}
-        if len(edits) == 1:
-            yield edits
-        if self.is_layout(edits):
-            yield edits
+    def _levers(self, before: Recipe, after: Recipe, edits: Edits) -> Iterator[Edits]:
+        """The levers that may have made ``edits``; each may have moved more than it names."""
+        yield from ({key: value} for key, value in edits.items())
+        if touches_layout(edits):
+            yield {key: value for key, value in edits.items() if key in WITH_A_LAYOUT}
             yield {key: self.space.value(after, key) for key in WITH_A_LAYOUT if key in self.space.parameters}
         for lesson in self.catalog.lessons:
             for move in lesson.moves:
-                if edits.keys() <= move.keys() and (resolved := resolve(move, before, self.space)):
+                if (resolved := resolve(move, before, self.space)) and resolved.items() <= edits.items():
                     yield resolved
 
-    def is_layout(self, edits: Mapping[str, Any]) -> bool:
-        """Whether ``edits`` make another layout, with no more than what a layout may bring along."""
-        return touches_layout(edits) and all(key in WITH_A_LAYOUT for key in edits)
-
-    def leads(self, before: Recipe, edits: Mapping[str, Value], after: Recipe) -> bool:
+    def leads(self, before: Recipe, edits: Edits, after: Recipe) -> bool:
         """Whether ``edits`` of one recipe give the other, in every setting that takes effect."""
         try:
             made = self.space.apply(before, edits)
@@ -248,7 +244,7 @@ def _retry_oom(draft: Draft, standing: Standing) -> str | None:
         level = standing.space.value(recipe, "recompute")
         estimate = standing.cost_model.estimate([recipe])[0]
         is_open = not estimate.problems and not standing.history.is_settled(recipe)
-        if is_open and ("recompute", level) not in standing.broken and standing.memory.fits(estimate):
+        if is_open and ("recompute", level) not in standing.broken and standing.fits(recipe):
             return f"{standing.label(failed)} ran out of memory: try the same recipe with recompute = {level} first"
     return None
 
@@ -258,10 +254,13 @@ def _check_memory(draft: Draft, standing: Standing) -> str | None:
     if known is not None and known.ok:
         return None
     estimate = standing.cost_model.estimate([draft.recipe])[0]
-    if estimate.problems or standing.memory.fits(estimate):
+    if estimate.problems or standing.fits(draft.recipe):
         return None
-    expected, room = estimate.peak_memory_bytes / 1e9, estimate.memory_capacity_bytes * (1 + standing.memory.margin)
-    return f"its fullest stage is expected to need {expected:.1f} GB and has {room / 1e9:.1f} GB, as corrected by runs"
+    expected, room = estimate.peak_memory_bytes / 1e9, estimate.memory_capacity_bytes / 1e9
+    return (
+        f"it is not expected to fit: the cost model has {expected:.1f} GB on the fullest stage, of {room:.1f} GB there "
+        "are, and the runs so far correct that"
+    )
 
 
 def _re_measure(draft: Draft, standing: Standing) -> str | None:

@@ -1,4 +1,4 @@
-"""Claude behind the interfaces: a conversation with tools, and one forced tool call a request."""
+"""Claude behind the interfaces: a conversation with tools, and one call of one tool a request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ClaudeLLM:
 
 def turn_of(request: Request, prompt: str) -> Turn:
     """The turn that puts ``prompt`` to the role of a request."""
-    tool = Tool(TOOL, "Your whole reply.", request.schema)
+    tool = Tool(TOOL, "Your whole reply: call it once, and say nothing else.", request.schema)
     return Turn(request.system, (tool,), ({"role": "user", "content": prompt},), request.max_tokens)
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 from attune_lab.llm import Reply
 from attune_lab.llm.allowance import Allowance, Spent
 from attune_lab.llm.chat import Answer, Turn
+from attune_lab.llm.secret import concealed
 
 Count = Annotated[int, Field(ge=0)]
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -121,6 +122,7 @@ START = "0" * 64
 """What the first line is chained to."""
 
 _HEAD, _NECK = b'{"sha256": "', b'", '
+_REST = len(_HEAD) + len(START) + len(_NECK)
 
 
 class BrokenChain(Exception):
@@ -129,7 +131,7 @@ class BrokenChain(Exception):
 
 def chained(line: AnyLine, before: str) -> tuple[bytes, str]:
     """The bytes of a line without its end, and its own link: the SHA-256 of the link before it and of the rest."""
-    rest = json.dumps(vars(line), allow_nan=False).encode()[1:]
+    rest = concealed(json.dumps(vars(line), allow_nan=False)).encode()[1:]
     link = _link(before, rest)
     return _HEAD + link.encode() + _NECK + rest, link
 
@@ -141,12 +143,17 @@ def unchained(data: bytes, before: str) -> tuple[AnyLine, str]:
         BrokenChain: it, or one before it, was edited, dropped or moved.
         ValueError: it is no line of a transcript.
     """
-    link, rest = data[len(_HEAD) : len(_HEAD) + 64], data[len(_HEAD) + 64 + len(_NECK) :]
-    if not data.startswith(_HEAD) or data[len(_HEAD) + 64 :][: len(_NECK)] != _NECK:
+    if not data.startswith(_HEAD):
         raise ValueError("it has no link")
-    if link != _link(before, rest).encode():
+    if not fits(data, before):
         raise BrokenChain
-    return _LINE.validate_python(json.loads(b"{" + rest)), link.decode()
+    rest = data[_REST:]
+    return _LINE.validate_python(json.loads(b"{" + rest)), _link(before, rest)
+
+
+def fits(data: bytes, before: str) -> bool:
+    """Whether a line is whole, as it was written, and in its place."""
+    return data[:_REST] == _HEAD + _link(before, data[_REST:]).encode() + _NECK
 
 
 def _link(before: str, rest: bytes) -> str:

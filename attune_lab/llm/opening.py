@@ -67,13 +67,14 @@ def open_llm(
     Raises:
         UserError: a missing package or key, a file that is no transcript, dollars where the price is not known.
     """
+    kept, replayed = _kept(transcript)
     if kind == "scripted":
         allowance = Allowance(tokens, usd)
-        return RecordedLLM("scripted", lambda: ScriptedLLM(scripts, allowance), _kept(transcript), allowance)
+        return RecordedLLM(kind, lambda: ScriptedLLM(scripts, allowance), kept, allowance)
     model = model or DEFAULT_MODEL
     allowance = _allowance(model, tokens, usd)
-    ask = None if _replayed.get() else lambda: ClaudeLLM(Service(model, allowance=allowance))
-    return RecordedLLM(model, ask, _kept(transcript), allowance)
+    ask = None if replayed else lambda: ClaudeLLM(Service(model, allowance=allowance))
+    return RecordedLLM(model, ask, kept, allowance)
 
 
 def open_chat(
@@ -86,16 +87,18 @@ def open_chat(
     """
     model = model or DEFAULT_MODEL
     allowance = _allowance(model, tokens, usd)
+    kept, replayed = _kept(transcript)
 
     def connect() -> ClaudeChat:
         return ClaudeChat(Service(model, effort=effort, allowance=allowance, deadline_s=CHAT_DEADLINE_S))
 
-    return RecordedChat(model, None if _replayed.get() else connect, _kept(transcript), allowance)
+    return RecordedChat(model, None if replayed else connect, kept, allowance)
 
 
-def _kept(path: Path | None) -> Transcript:
+def _kept(path: Path | None) -> tuple[Transcript, bool]:
+    """The transcript, and whether it is all that may answer."""
     replayed = _replayed.get()
-    return Transcript(path) if replayed is None else Transcript(replayed, writable=False)
+    return (Transcript(path), False) if replayed is None else (Transcript(replayed, writable=False), True)
 
 
 def _allowance(model: str, tokens: int, usd: float) -> Allowance:

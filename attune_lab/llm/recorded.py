@@ -63,9 +63,12 @@ class _Recorded(Generic[Model]):
         if isinstance(known, Replied | Answered):
             return known
         if self._connect is None:
+            place = f"question {self._asked}"
+            if isinstance(question, Turn):
+                place = self._transcript.parting(self._asked, question.messages)
             raise UserError(
-                f"question {self._asked} to {self.name} is not in {self._transcript.where}: the campaign went another "
-                "way than the one recorded; use the version and the options that recorded it"
+                f"what is said to {self.name} left {self._transcript.where} at {place}; use the version, the recipe "
+                "file and the options of the campaign that wrote it"
             )
         self._model = self._model or self._connect()
         self._transcript.ask(digest, self.name, question, most)

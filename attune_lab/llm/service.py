@@ -14,6 +14,7 @@ from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.llm.allowance import Allowance, Spent, bound
 from attune_lab.llm.chat import Answer, Turn
 from attune_lab.llm.prices import price_of
+from attune_lab.llm.secret import concealed
 from attune_lab.llm.stream import Draft, NotInFormat
 from attune_lab.llm.tokens import estimated_input, most_input
 
@@ -88,7 +89,7 @@ class Service:
         self._sdk, self.model, self._effort, self._deadline_s = anthropic, model, effort, deadline_s
         self.allowance = Allowance() if allowance is None else allowance
         self._clock, self._sleep = clock, sleep
-        self._end = 0.0
+        self._end, self._forcible = 0.0, True
         http = anthropic.DefaultHttpxClient(event_hooks={"response": [self._watch]})
         self._client = anthropic.Anthropic(base_url=base_url, max_retries=0, http_client=http)
         if not (self._client.api_key or self._client.auth_token):
@@ -104,8 +105,8 @@ class Service:
         Args:
             turn: what is sent.
             end: moment at which it is given up, from `deadline`.
-            forced: the tool that must be called; as the model likes if empty. What is asked with it is asked once,
-                so its messages are not written to the cache.
+            forced: the tool that must be called, where the model can be forced; as it likes if empty. What is asked
+                with it is asked once, so its messages are not written to the cache.
 
         Raises:
             AllowanceSpent: the next attempt could overshoot the ceiling.
@@ -119,6 +120,10 @@ class Service:
             try:
                 content, stop_reason = self._receive(body, turn.max_tokens, end)
             except self._sdk.APIStatusError as error:
+                if error.status_code == 400 and "tool_choice" in body:  # models that always think cannot be forced
+                    self._forcible = False
+                    del body["tool_choice"]
+                    continue
                 why, wait = self._judge(error), _retry_after(error)
             except _Broken as error:
                 why, wait = str(error), None
@@ -167,7 +172,7 @@ class Service:
             body["output_config"] = {"effort": self._effort}
         body = _sendable(body)
         if forced:
-            return {**body, "tool_choice": {"type": "tool", "name": forced}}
+            return {**body, "tool_choice": {"type": "tool", "name": forced}} if self._forcible else body
         if tools:
             body["tools"][-1] |= _CACHED
         _mark(body["messages"])
@@ -237,18 +242,12 @@ class Service:
         Raises:
             UserError: none will.
         """
-        said, status = self._shown(error.api_message or error.message), error.status_code
+        said, status = _shown(error.api_message or error.message), error.status_code
         if status in (401, 403):
             raise UserError(f"the service refuses the key ({said}): set ANTHROPIC_API_KEY to a valid one") from error
         if 400 <= status < 500 and status not in (408, 409, 429):
             raise UserError(f"the service refuses the request for {self.model} ({said}): check the model's name")
         return f"the service says {status} ({said})"
-
-    def _shown(self, said: str) -> str:
-        """The beginning of what the service says, without the key and what a terminal would obey."""
-        key = self._client.api_key or self._client.auth_token or ""
-        line = " ".join(said.replace(key, "…").split())[:MAX_SAID]
-        return "".join(sign for sign in line if sign.isprintable())
 
 
 class _Broken(Exception):
@@ -256,8 +255,10 @@ class _Broken(Exception):
 
 
 def _sendable(body: dict[str, Any]) -> dict[str, Any]:
-    """A copy that can be encoded: lone surrogates, as a log read byte by byte may have them, as question marks."""
-    copy: dict[str, Any] = json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
+    """A copy without the key that can be encoded: lone surrogates, as a log read byte by byte may have them, become
+    question marks.
+    """
+    copy: dict[str, Any] = json.loads(concealed(json.dumps(body, ensure_ascii=False)).encode("utf-8", "replace"))
     return copy
 
 
@@ -271,6 +272,12 @@ def _mark(messages: list[dict[str, Any]]) -> None:
         if isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
         message["content"][-1] |= _CACHED
+
+
+def _shown(said: str) -> str:
+    """The beginning of what the service says, without the key and what a terminal would obey."""
+    line = " ".join(concealed(said).split())[:MAX_SAID]
+    return "".join(sign for sign in line if sign.isprintable())
 
 
 def _cause(error: Exception) -> str:

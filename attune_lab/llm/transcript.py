@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,22 @@ class Transcript:
         """What came of a question, or None."""
         return self._outcomes.get(digest)
 
+    def parting(self, number: int, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Where the ``number``-th turn of a conversation, with these messages, leaves what is recorded."""
+        turns = [asked for asked in self._asked.values() if asked.request is None]
+        if number > len(turns):
+            return f"turn {number}: {len(turns)} are recorded"
+        recorded: list[Any] = []
+        for asked in turns[:number]:
+            recorded[asked.keeps :] = asked.messages
+            outcome = self._outcomes.get(asked.digest)
+            if asked is not turns[number - 1] and isinstance(outcome, Answered):
+                recorded.append(_spoken(outcome))
+        place = _shared(recorded, json.loads(json.dumps(messages)))
+        if place == len(recorded) == len(messages):
+            return f"turn {number}: its answer is not recorded"
+        return f"turn {number}: message {place + 1} of it is another"
+
     def ask(self, digest: str, llm: str, question: Request | Turn, most: Spent) -> None:
         """Note that a question is about to be sent that uses ``most`` at most."""
         if isinstance(question, Request):
@@ -119,7 +135,7 @@ class Transcript:
             self._opening = line
         elif isinstance(line, Asked):
             self._settle(line.spent)
-            self._asked[line.digest] = line
+            self._asked.setdefault(line.digest, line)
             if line.request is None:
                 self._history[line.keeps :] = line.messages
         else:
@@ -127,7 +143,7 @@ class Transcript:
             if not isinstance(line, Lost):
                 self._outcomes[line.digest] = line
             if isinstance(line, Answered):
-                self._history.append({"role": "assistant", "content": line.content})
+                self._history.append(_spoken(line))
             if isinstance(line, Bill):
                 self.billed += line.spent
 
@@ -139,22 +155,21 @@ class Transcript:
     def _load(self, path: Path) -> None:
         if not path.exists():
             return
-        size = 0
+        size, data = 0, b""
         with path.open("rb") as file:
             for number, data in enumerate(file, start=1):
-                if not self._whole(data, number):
+                if not (data.endswith(b"\n") or lines.fits(data, self.head)):
                     break
+                self._read(data.removesuffix(b"\n"), f"{self.where}, line {number}")
                 size += len(data)
         if self._writable and size < path.stat().st_size:
             os.truncate(path, size)
+        elif self._writable and data and not data.endswith(b"\n"):
+            _append(path, b"\n")
 
-    def _whole(self, data: bytes, number: int) -> bool:
-        """Take a line of the file; False for one without an end, which a kill cut off."""
-        if not data.endswith(b"\n"):
-            return False
-        where = f"{self.where}, line {number}"
+    def _read(self, data: bytes, where: str) -> None:
         try:
-            line, self.head = lines.unchained(data[:-1], self.head)
+            line, self.head = lines.unchained(data, self.head)
         except lines.BrokenChain as error:
             raise UserError(
                 f"{where}: this or an earlier line was edited, dropped or moved; restore the file"
@@ -162,7 +177,6 @@ class Transcript:
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{where}: no line of a transcript; name another transcript") from error
         self._take(line)
-        return True
 
     def _add(self, line: AnyLine) -> None:
         if self.path is not None and self._writable:
@@ -173,6 +187,11 @@ class Transcript:
                 raise EnvironmentFault(f"cannot write {self.path}: {error.strerror}; free the disk") from error
             self.head = head
         self._take(line)
+
+
+def _spoken(answered: Answered) -> dict[str, Any]:
+    """An answer as a message of the next turn."""
+    return {"role": "assistant", "content": answered.content}
 
 
 def _shared(history: list[Any], messages: list[Any]) -> int:

@@ -30,7 +30,7 @@ class Talkative(UniformDraws):
         super().__init__(task)
         self.decisions = [f"began with {task.seed}", "kept the draws apart"]
         if lessons := task.options.get("lessons"):
-            self._rng.random(int(Path(lessons).read_text()))
+            self._rng.random(int(Path(lessons["file"]).read_text()))
 
 
 class Killed(BaseException):
@@ -267,7 +267,8 @@ def test_other_versions_are_told_beside_the_verdict(finished: Path, monkeypatch:
 def test_a_file_that_an_option_names_must_be_the_one_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("lessons.txt").write_text("3")
-    tuned(tmp_path / "it", options=(("lessons", "lessons.txt"),))
+    pinned = {"file": "lessons.txt", "sha256": hashlib.sha256(b"3").hexdigest()}
+    tuned(tmp_path / "it", options=(("lessons", pinned),))
     monkeypatch.chdir(tmp_path.parent)
     assert replayed(tmp_path / "it").reproduced
     (tmp_path / "lessons.txt").write_text("4")

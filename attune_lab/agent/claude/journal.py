@@ -7,20 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attune_lab.agent.calibration import Calibration, MemoryCheck
+from attune_lab.agent.claude.odds import Odds
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.moves import touches_layout
-from attune_lab.agent.policy import Candidate, Situation, price
 from attune_lab.agent.rules import NOISE_BAND, RE_MEASURE, STOP, Rulebook
-from attune_lab.agent.stopping import StopRule
 from attune_lab.agent.tuner import CONVINCING, GRADIENT_FACTOR
 from attune_lab.agent.wall import Draft, Standing
 from attune_lab.campaign.noise import FLOOR, noise_band
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask
-from attune_lab.diagnosis import diagnose
 from attune_lab.lessons.catalog import Catalog
 from attune_lab.recipe import Recipe
-from attune_lab.recipe.effective import effective
 
 BASELINE = "baseline"
 """What the model calls the recipe as it came in."""
@@ -50,9 +46,9 @@ class Journal:
         self.task, self.rules, self.catalog = task, rules, catalog
         self.runs: dict[str, Run] = {}
         self.decisions: list[str] = []
-        self.history, self.memory = History(), MemoryCheck()
+        self.history = History()
+        self._odds = Odds(task, rules, self.history)
         self.best = Trial(task.baseline, task.cost_model.estimate([task.baseline])[0])
-        self._calibration = Calibration(task.space)
         self._kept = {task.baseline.digest}
         self._latest: Trial | None = None
         self._unconfirmed: Recipe | None = None
@@ -102,9 +98,7 @@ class Journal:
         run = Run(report.label, proposal.recipe, report, dict(proposal.changed), proposal.reason)
         self.runs.setdefault(report.label, run)
         line = f"{report.label} ({_levers(proposal)}): {self._judge(proposal, trial, report)}"
-        self.memory.fit(self.history)
-        if any(trial.ok for trial in self.history):
-            self._calibration.fit(self.history, noise_sd=self.band() / 2)
+        self._odds.learn(noise_sd=self.band() / 2)
         if proposal.changed or proposal.remeasure:
             self.decisions.append(line)
         return line
@@ -157,7 +151,7 @@ class Journal:
             cost_model=task.cost_model,
             catalog=self.catalog,
             history=self.history,
-            memory=self.memory,
+            fits=self._odds.fits,
             kept=frozenset(self._kept),
             latest=self._latest,
             unconfirmed=self._unconfirmed,
@@ -172,30 +166,9 @@ class Journal:
         if baseline := self.history.get(self.task.baseline):
             reference = baseline.estimate.step_time_s
         cost = None if estimate.problems else self.task.budget.run_cost * estimate.step_time_s / reference
-        chance = self._chance(recipe, lesson) if STOP in self.rules else None
-        return Draft(recipe, lesson, symptom, remeasure, chance, cost)
-
-    def _chance(self, recipe: Recipe, lesson: str | None) -> float | None:
-        """Probability that a recipe beats the best by more than the noise, priced as the catalog policy prices it."""
-        if not any(trial.ok for trial in self.history):
-            return None
-        estimate = self.task.cost_model.estimate([recipe])[0]
-        edits = {key: now for key, (_, now) in self.task.space.changed(self.best.recipe, recipe).items()}
         known = next((entry for entry in self.catalog.lessons if entry.id == lesson), None)
-        priced = price([Candidate(recipe, edits, "", known, estimate)], self._situation(), self.rules)
-        budget = self.task.budget
-        rule = StopRule(self.band(), self.history.reliability, budget.left_for_search, lambda _: budget.run_cost)
-        return rule.chance(priced[0]) if priced else None
-
-    def _situation(self) -> Situation:
-        settings = effective(self.best.recipe, self.task.cluster)
-        return Situation(
-            best=self.best,
-            diagnosis=diagnose(self.best.reports[-1], settings),
-            history=self.history,
-            calibration=self._calibration,
-            memory=self.memory,
-        )
+        chance = self._odds.chance(recipe, known, self.best, self.band()) if STOP in self.rules else None
+        return Draft(recipe, lesson, symptom, remeasure, chance, cost)
 
 
 def _levers(proposal: Proposal) -> str:

@@ -66,15 +66,19 @@ class LogFile:
 
 
 def log_of(path: str | None, folder: Path) -> LogFile | None:
-    """The log at ``path`` if it is a regular file inside ``folder``; else None."""
+    """The log of a run whose report names ``path``: the regular file of that name in ``folder/logs``; else None.
+
+    Only the name counts, so that a campaign that was moved still has its logs, and no report names another file.
+    """
     if not path:
         return None
+    log = folder / "logs" / Path(path).name
     try:
-        inside = Path(path).resolve(strict=True).is_relative_to(folder.resolve())
-        is_file = stat.S_ISREG(os.lstat(path).st_mode)
+        inside = log.resolve(strict=True).is_relative_to(folder.resolve())
+        is_file = stat.S_ISREG(log.lstat().st_mode)
     except (OSError, RuntimeError, ValueError):
         return None
-    return LogFile(Path(path)) if inside and is_file else None
+    return LogFile(log) if inside and is_file else None
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attune_lab.agent import AttuneTuner
-from attune_lab.agent.calibration import MemoryCheck
 from attune_lab.agent.history import History
 from attune_lab.agent.rules import (
     CHECK_MEMORY,
@@ -31,16 +30,19 @@ from attune_lab.lessons import catalog as lessons
 ALL = Rulebook()
 
 
+def fits(recipe):
+    return FakeCostModel().estimate([recipe])[0].fits
+
+
 def standing(*, runs=(), kept=(), **changes):
     """What a campaign has come to after the baseline and ``runs``, pairs of recipe and report."""
-    history, memory, latest = History(), MemoryCheck(), None
+    history, latest = History(), None
     model = FakeCostModel()
     world = FakeWorld(100)
     for recipe, told in ((BASELINE, world.run(BASELINE, "000-baseline")), *runs):
         latest = history.record(recipe, model.estimate([recipe])[0], told)
-    memory.fit(history)
     digests = frozenset((BASELINE.digest, *(recipe.digest for recipe in kept)))
-    plain = Standing(ALL, BASELINE, CLUSTER, SPACE, model, lessons.load(), history, memory, digests, latest, band=0.01)
+    plain = Standing(ALL, BASELINE, CLUSTER, SPACE, model, lessons.load(), history, fits, digests, latest, band=0.01)
     return replace(plain, **changes)
 
 
@@ -77,7 +79,8 @@ def test_the_catalog_policy_is_never_refused(seed, memory, broken, off) -> None:
         if proposal is None:
             break
         where = Standing(
-            rules, BASELINE, CLUSTER, SPACE, FakeCostModel(), lessons.load(), tuner._history, tuner._memory,
+            rules, BASELINE, CLUSTER, SPACE, FakeCostModel(), lessons.load(), tuner._history,
+            lambda recipe: tuner._memory.fits(FakeCostModel().estimate([recipe])[0]),
             frozenset(kept), latest, unconfirmed, frozenset(tuner._broken), 0.01, 36.0,
         )  # fmt: skip
         draft = Draft(proposal.recipe, proposal.lesson, remeasure=proposal.remeasure)

@@ -33,10 +33,10 @@ class Clock:
 
 
 @contextmanager
-def service(script, model="claude-opus-5", *, counts=True, **settings):
+def service(script, model="claude-opus-5", *, counts=True, forcible=True, **settings):
     """A service that asks the server, the server, and the clock by which it waits."""
     clock = Clock()
-    with messages_api(script, counts=counts) as api:
+    with messages_api(script, counts=counts, forcible=forcible) as api:
         yield Service(model, base_url=api.url, **{"clock": clock, "sleep": clock.sleep, **settings}), api, clock
 
 

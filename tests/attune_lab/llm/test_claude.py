@@ -84,6 +84,14 @@ def test_an_unusable_reply_goes_back_once_with_what_is_wrong(bad, why):
     assert (error.spent.input_tokens, error.spent.output_tokens, len(api.seen)) == (*api.billed_tokens, 2)
 
 
+def test_a_model_that_cannot_be_forced_is_asked_without():
+    with service([GOOD], forcible=False) as (sender, api, clock):
+        llm = ClaudeLLM(sender)
+        assert [llm.complete(REQUEST).body for _ in range(2)] == [BODY, BODY]
+    assert ["tool_choice" in body for _, body in api.seen] == [True, False, False]
+    assert clock.waits == []
+
+
 def test_both_tries_have_one_deadline_and_one_ceiling():
     bad = Say([text("No.")])
     error, _ = ask(Fail(529, "100"), bad, Fail(529, "100"), GOOD, deadline_s=150)

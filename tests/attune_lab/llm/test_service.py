@@ -177,7 +177,7 @@ def test_what_waiting_cannot_mend_is_said_at_once(status, advice):
 
 
 def test_what_the_service_says_is_shown_short_and_without_the_key():
-    error, _, _ = say(Fail(401, message="bad key test-key\x1b[2J\nsecond line" + "x" * 5000))
+    error, _, _ = say(Fail(401, message="bad key test-key \x1b[2J\nsecond line" + "x" * 5000))
     assert "test-key" not in str(error)
     assert "\x1b" not in str(error)
     assert "\n" not in str(error)
@@ -201,6 +201,19 @@ def test_a_call_that_the_limit_cut_off_is_left_out_and_nothing_may_be_left():
 def test_a_call_that_does_not_fit_is_the_callers_to_answer():
     answer, _, _ = say(Say([call("launch_missiles", {"at": 3}), call("read", {"flie": "a"})]))
     assert [block["name"] for block in answer.content] == ["launch_missiles", "read"]
+
+
+def test_the_key_is_not_sent_as_text():
+    leaky = replace(FIRST, messages=({"role": "user", "content": "log: ANTHROPIC_API_KEY=test-key"},))
+    _, api, _ = say(GOOD, turn=leaky)
+    assert "test-key" not in json.dumps(api.seen[0][1])
+
+
+def test_a_paused_turn_goes_on():
+    with service([Say([text("Wait.")], "pause_turn"), GOOD]) as (sender, _, _):
+        paused = ClaudeChat(sender).say(FIRST)
+        again = replace(FIRST, messages=(*FIRST.messages, {"role": "assistant", "content": list(paused.content)}))
+        assert ClaudeChat(sender).say(again).stop_reason == "tool_use"
 
 
 def test_any_text_can_be_sent():
@@ -278,9 +291,12 @@ def endless(chat):
 
 def test_one_ceiling_holds_over_many_turns():
     allowance = Allowance(usd=0.05)
-    with service(lambda body: GOOD, allowance=allowance) as (sender, api, _):
-        with pytest.raises(AllowanceSpent, match=r"of its \$0.05 are used, and the next answer could take"):
-            endless(ClaudeChat(sender))
+    said = r"of its \$0.05 are used, and the next answer could take"
+    with (
+        service(lambda body: GOOD, allowance=allowance) as (sender, api, _),
+        pytest.raises(AllowanceSpent, match=said),
+    ):
+        endless(ClaudeChat(sender))
     assert 3 < len(api.seen) < 100
     assert 0.03 < sum(map(dollars, api.billed)) <= 0.05
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from attune_lab.contracts import UserError
 from attune_lab.llm import Reply, Request, UnusableReply
-from attune_lab.llm.opening import open_llm
 from attune_lab.llm.recorded import RecordedLLM
 from attune_lab.llm.transcript import Transcript
 
@@ -130,13 +129,3 @@ def test_any_text_survives_the_file(tmp_path_factory, prompt, facts):
     asked = Request("counter", prompt, prompt, facts, SCHEMA)
     RecordedLLM("counter", Counter, Transcript(path)).complete(asked)
     assert RecordedLLM("counter", refuse, Transcript(path)).complete(asked).body == {"n": 1}
-
-
-def test_opened_by_options(tmp_path, monkeypatch):
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    path = tmp_path / "talk.jsonl"
-    llm = open_llm("scripted", {"counter": lambda facts: {"n": 3}}, transcript=path)
-    assert (llm.name, llm.complete(request()).body) == ("scripted", {"n": 3})
-    assert len(list(Transcript(path))) == 1
-    with pytest.raises(UserError):
-        open_llm("claude", {}, model="claude-opus-5")

@@ -62,6 +62,16 @@ def test_a_campaign_with_claude_replays_without_it(online, tmp_path, monkeypatch
     assert again.usage == first.usage
 
 
+def test_a_ceiling_in_dollars_stops_it_before_it_is_passed(online):
+    with messages_api(team) as api:
+        online(api.url)
+        tuner = Optico(small_task({"llm": "claude", "usd": "0.2"}))
+        assert campaign(tuner, small_task(), lambda _: ("ok", 1.0, 4e10), runs=40)
+    assert "of its $0.20 are used, and the next answer could take" in tuner.stop_reason
+    assert 0.1 < tuner.usage["usd"] <= 0.2
+    assert len(api.seen) == len(api.billed)
+
+
 def test_an_unreachable_service_is_the_environments_fault(online):
     with messages_api([Fail(429, "100000")]) as api:
         online(api.url)
