@@ -31,6 +31,10 @@ _PIPELINED = ("compute", "exposed_tp", "exposed_ep", "exposed_cp", "host")
 """Parts of a breakdown that the slowest stage repeats for every micro-batch."""
 
 
+_MEASURED = frozenset({"mem_peak_frac", "frag_frac", "model_state_frac"})
+"""Ratios of memory: of a run that did fit, an expectation says less than nothing."""
+
+
 def metrics(report: RunReport, settings: Mapping[str, Any], estimate: Estimate | None = None) -> dict[str, Any]:
     """Metric variables of ``report``; a metric that nothing tells is absent.
 
@@ -49,9 +53,12 @@ def metrics(report: RunReport, settings: Mapping[str, Any], estimate: Estimate |
     parts, ratios = _finite(report.breakdown_s), _finite(report.diagnostics)
     found["by_estimate"] = estimate is not None and not parts and report.status == "ok" and not estimate.problems
     if estimate is not None and found["by_estimate"]:
-        parts, ratios = _finite(estimate.breakdown_s), {**_finite(estimate.diagnostics), **ratios}
+        expected = {name: x for name, x in _finite(estimate.diagnostics).items() if name not in _MEASURED}
+        parts, ratios = _finite(estimate.breakdown_s), {**expected, **ratios}
     found |= ratios
     found |= _fractions(parts)
+    if not parts and report.status == "ok" and report.timed_step_times_s:
+        found |= bounds(settings)
     found |= _memory(report)
     found |= _losses(found, settings, report.mfu)
     found |= _spread(report.timed_step_times_s)
@@ -86,6 +93,28 @@ def _fractions(breakdown_s: Mapping[str, float]) -> dict[str, float]:
     return {**found, "pipelined_frac": sum(breakdown_s.get(part, 0.0) for part in _PIPELINED) / whole}
 
 
+def bounds(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings alone say of a step that nobody took apart: the most that each of these can be of it.
+
+    Bubble of even stages, recomputation and uneven experts, if nothing else took time; ``by_settings`` says so.
+
+    **Source:** arXiv 2104.04473 section 2.2, (p - 1) / (v m + p - 1).
+    """
+    found: dict[str, Any] = {"by_settings": True, "replay_frac": replay_bound(settings)}
+    found["expert_skew"] = skew = expert_skew(settings)
+    found["skew_frac"] = expert_share(settings) * (1 - 1 / skew)
+    stages, batches = settings.get("pp") or 1, settings.get("num_microbatches") or 0
+    if batches > 0:
+        found["bubble_frac"] = (stages - 1) / ((settings.get("vpp") or 1) * batches + stages - 1)
+    return found
+
+
+def replay_bound(settings: Mapping[str, Any]) -> float:
+    """Share of the computation that is recomputation, 0 to 1/4: of a forward, a backward of two, and the replay."""
+    again = replayed(settings)
+    return again / (3 + again)
+
+
 def _memory(report: RunReport) -> dict[str, float]:
     """The fullest stage over the accelerator's memory."""
     peaks = [peak for peak in report.peak_memory_bytes if math.isfinite(peak) and peak > 0]
@@ -102,14 +131,17 @@ def _losses(found: Mapping[str, Any], settings: Mapping[str, Any], mfu: float | 
     if "compute_frac" in found:
         lost["replay_frac"] = _replay_loss(found, settings)
         lost["expert_skew"] = skew = expert_skew(settings)
-        busy = found["compute_frac"] * expert_share(settings) + found.get("exposed_ep_frac", 0.0)
-        lost["skew_frac"] = busy * (1 - 1 / skew)
+        # An all-gather sends every token everywhere: nobody waits for a rank that gets more.
+        sent = 0.0 if settings.get("dispatcher") == "allgather" else found.get("exposed_ep_frac", 0.0)
+        lost["skew_frac"] = (found["compute_frac"] * expert_share(settings) + sent) * (1 - 1 / skew)
         uneven = found.get("stage_imbalance", 1.0)
         lost["imbalance_frac"] = found["pipelined_frac"] * max(1 - 1 / uneven, 0.0) if uneven > 0 else 0.0
         lost |= _product_loss(found, settings, mfu)
-        lost["largest_loss_frac"] = max({**found, **lost}.get(name, 0.0) for name in LOSSES)
+    known = {**found, **lost}
+    if "compute_frac" in found:
+        lost["largest_loss_frac"] = max(known.get(name, 0.0) for name in LOSSES)
     room = 1 - found.get("mem_peak_frac", 1.0)
-    lost["room_frac"] = max(room, 0.0) * max(lost.get("replay_frac", 0.0), lost.get("gemm_loss_frac", 0.0))
+    lost["room_frac"] = max(room, 0.0) * max(known.get("replay_frac", 0.0), known.get("gemm_loss_frac", 0.0))
     return lost
 
 
@@ -118,12 +150,12 @@ def _replay_loss(found: Mapping[str, Any], settings: Mapping[str, Any]) -> float
 
     Of three passes' worth of work a replay is a fourth; of two passes' communication it is a third.
     """
-    again, experts = replayed(settings), replayed_experts(settings)
+    again, experts = replayed(settings), replayed_experts(settings)  # forward passes, of all layers and of experts
     layers = again if settings.get("recompute_level") == 3 else 0.0
     waits = {axis: float(found.get(f"exposed_{axis}_frac", 0.0)) for axis in ("tp", "cp", "ep")}
     repeated = (waits["tp"] + waits["cp"]) * layers / (2 + layers) + waits["ep"] * experts / (2 + experts)
     busy, bubble = float(found["pipelined_frac"]), float(found.get("bubble_frac", 0.0))
-    computed = float(found["compute_frac"]) * again / (3 + again)
+    computed = float(found["compute_frac"]) * replay_bound(settings)
     return (computed + repeated) * (1 + bubble / busy if busy else 1.0)
 
 

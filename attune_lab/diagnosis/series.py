@@ -34,6 +34,9 @@ configuration (0.4 %) and less than a throttled node takes (5 % and more)."""
 WAIT = 0.03
 """Share of a step spent waiting for data that is worth a word."""
 
+BEHIND = 0.05
+"""How far the slowest rank may be behind the fastest: ranks differ by a few per cent, throttled nodes by 5 and more."""
+
 UNTIMED = 0.02
 """Share of the time between steps that the log's own timer may leave out: logging and the like."""
 
@@ -53,6 +56,7 @@ def over_time(report: RunReport, settings: Mapping[str, Any], log: TrainingLog |
     if own and logged:
         yield from _untimed(own, logged)
     if log is not None:
+        yield from _slowest(log.round_trip_s)
         yield from _data_wait(log)
         yield from _growth(log)
 
@@ -207,6 +211,17 @@ def _untimed(own: Sequence[float], logged: Sequence[float]) -> Iterator[Symptom]
     if left_out > UNTIMED:
         why = f"a step takes {ours:.2f} s and the log's own timer sees {theirs:.2f} s of it"
         yield Symptom("step_time_jitter", why, left_out)
+
+
+def _slowest(round_trip_s: Mapping[int, float]) -> Iterator[Symptom]:
+    """The slowest rank against the fastest, by the stack's own straggler detector."""
+    times = {rank: seconds for rank, seconds in round_trip_s.items() if math.isfinite(seconds) and seconds > 0}
+    if len(times) < 2:
+        return
+    slow, fast = max(times, key=lambda rank: times[rank]), min(times, key=lambda rank: times[rank])
+    behind = times[slow] / times[fast] - 1
+    if behind > BEHIND:
+        yield Symptom("straggler", f"rank {slow} takes {behind:.1%} longer than rank {fast}", 1 - 1 / (1 + behind))
 
 
 def _data_wait(log: TrainingLog) -> Iterator[Symptom]:

@@ -57,6 +57,9 @@ class Sign:
 TINY = 1e-6
 """Share of a figure that is no fraction of a step: such symptoms name a circumstance and come last."""
 
+GUESS = 0.25
+"""Weight of what is only bounded by the settings: whatever was seen comes before it."""
+
 # Limits. A communication or a bubble below 2 % of the step cannot repay a change that must clear a noise band of about
 # 1 %, and nothing is compute-bound while something else could save 5 %. Memory is borderline above 90 % of capacity
 # because routing and fragmentation move the peak by several per cent, and low below 75 % because the next cheaper
@@ -98,10 +101,12 @@ def signs_of(variables: Mapping[str, Any]) -> Iterator[Symptom]:
     """The symptoms whose sign shows among ``variables``, in the order of the table."""
     clear = {name: value for name, value in variables.items() if not _unusable(value)}
     note = " (expected by the cost model)" if variables.get("by_estimate") else ""
+    note = " (at most, by the settings)" if variables.get("by_settings") else note
+    weight = GUESS if variables.get("by_settings") else 1.0
     for sign in SIGNS:
         symptom = sign.read(clear)
         if symptom is not None:
-            yield Symptom(symptom.name, symptom.evidence + note, symptom.at_stake)
+            yield Symptom(symptom.name, symptom.evidence + note, weight * symptom.at_stake)
 
 
 def _unusable(value: Any) -> bool:

@@ -12,7 +12,7 @@ from attune_lab.diagnosis.memory import out_of_memory, single_rank
 from attune_lab.diagnosis.metrics import metrics
 from attune_lab.diagnosis.series import over_time
 from attune_lab.diagnosis.signs import Symptom, signs_of
-from attune_lab.logs import TrainingLog
+from attune_lab.logs import Failure, TrainingLog, read_log
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def diagnose(
         estimate: what the cost model expects of the recipe. It stands in for a breakdown that is missing, and tells
             what fills a stage that is out of memory.
     """
-    variables = {**settings, **metrics(report, settings, estimate)}
-    lines = _lines(report, log)
-    found = [*_ends(report, settings, log, lines, estimate), *over_time(report, settings, log), *signs_of(variables)]
+    failure = failure_of(report, log)
+    variables = {**settings, **metrics(report, settings, estimate), **_loose(failure)}
+    found = [*_ends(report, settings, log, failure, estimate), *over_time(report, settings, log), *signs_of(variables)]
     strongest = sorted(found, key=lambda symptom: -symptom.at_stake)  # stable: of equals, the order of evidence
     by_name: dict[str, Symptom] = {}
     for symptom in strongest:
@@ -58,24 +58,33 @@ def diagnose(
     return Diagnosis((*by_name.values(), Symptom("always", "no symptom needed", 0.0)), variables)
 
 
-def _lines(report: RunReport, log: TrainingLog | None) -> list[str]:
-    """The line that ended the run, by the log and by the report, and the log's remarks."""
-    said = [] if log is None else [*([log.failure.evidence] if log.failure else []), *log.remarks]
-    return [line for line in (*said, report.message) if line]
-
-
 def _ends(
     report: RunReport,
     settings: Mapping[str, Any],
     log: TrainingLog | None,
-    lines: Sequence[str],
+    failure: Failure | None,
     estimate: Estimate | None,
 ) -> Iterator[Symptom]:
     """What the run died of."""
-    if report.status != "oom" and not (log and log.failure and log.failure.kind.startswith("oom")):
-        yield from endings(report, log, lines)
+    if report.status != "oom" and not (failure is not None and failure.kind.startswith("oom")):
+        yield from endings(report, log, failure)
         return
     if log is not None:
         yield from single_rank(log.memory_bytes, settings)
     done = len(report.step_times_s) or (len(log.steps) if log else 0)
-    yield from out_of_memory(lines, done, settings, estimate)
+    yield from out_of_memory(failure, done, settings, estimate)
+
+
+def _loose(failure: Failure | None) -> dict[str, float]:
+    """The share of memory that an out-of-memory message calls reserved but unallocated, as ``frag_frac``."""
+    said = failure.memory_bytes if failure is not None else {}
+    if not said.get("capacity") or "unallocated" not in said:
+        return {}
+    return {"frag_frac": said["unallocated"] / said["capacity"]}
+
+
+def failure_of(report: RunReport, log: TrainingLog | None) -> Failure | None:
+    """The line that ended the run: the log's first cause, else what the report quotes."""
+    if log is not None and log.failure is not None:
+        return log.failure
+    return read_log(report.message + "\n").failure if report.message else None

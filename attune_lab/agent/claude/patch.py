@@ -21,7 +21,7 @@ SHOWN = 12
 """Lines that are named as too much."""
 
 
-def patched(session: Session, old: str, new: str = "") -> Recipe:
+def patched(session: Session, old: str, new: str) -> Recipe:
     """The recipe of the draft with ``old``, which occurs once, replaced by ``new``.
 
     Raises:
