@@ -93,7 +93,6 @@ def test_every_answer_is_paid_once_and_counted(whole):
     billed = api.billed_tokens
     assert (result["llm"]["input_tokens"], result["llm"]["output_tokens"]) == billed
     assert len(api.seen) == len(api.billed)
-    assert all("none is needed here" in headers.values() for headers, _ in api.seen)
 
 
 def test_no_message_holds_a_path_or_the_key(whole):
