@@ -40,9 +40,7 @@ def dollars(row, model="claude-opus-5"):
 
 
 def test_an_answer_with_its_blocks_tokens_and_dollars():
-    answer, api, _ = say(
-        Say([thinking("Hm."), text("Both."), call("read", {"file": "a"}), call("read", {"file": "b"})])
-    )
+    answer, api, _ = say(Say([thinking(""), text("Both."), call("read", {"file": "a"}), call("read", {"file": "b"})]))
     assert [block["type"] for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert answer.content[1:3] == (text("Both."), {**call("read", {"file": "a"}), "id": "toolu_1"})
     assert answer.stop_reason == "tool_use"
@@ -145,7 +143,7 @@ def test_what_cannot_be_used_is_asked_for_again(kind):
         assert why in str(error)
 
 
-@pytest.mark.parametrize("outcome", [Silent(), Silent(ping_s=0.05), replace(GOOD, pause_s=0.1)])
+@pytest.mark.parametrize("outcome", [Silent(), Silent(0.05), replace(GOOD, pause_s=0.1), Fail(500, drip_s=0.1)])
 def test_a_service_that_is_silent_or_slow_is_given_up_at_the_deadline(outcome):
     begun = time.monotonic()
     error, _, _ = say(outcome, deadline_s=0.4, clock=time.monotonic, sleep=time.sleep)
