@@ -157,7 +157,7 @@ class ClaudeTuner:
         session.launched = False
         for call in calls:
             if sum(len(block["content"]) for block in blocks) > LONGEST_RESULTS:
-                blocks.append(result(call, refusal(TOO_MUCH), is_error=True))
+                blocks.append(result(call, refusal(Refused(TOO_MUCH)), is_error=True))
                 continue
             try:
                 outcome = self._tools.use(session, call.name, call.arguments)

@@ -52,7 +52,7 @@ def test_an_attack_fails(attack: Attack, tmp_path: Path) -> None:
     answered = [(found, error) for call, found, error in fought.chat.results if any(call is one for one in own)]
     if attack.refused:
         assert len(answered) == len(own), "the attack was not carried out"
-        assert all(error and set(found) == {"error"} for found, error in answered)
+        assert all(error and {"error"} <= set(found) <= {"error", "quoted_text"} for found, error in answered)
     if attack.obeyed:
         assert fought.chat.obeyed, "the order never reached the model"
     assert broken_walls(fought) == []
