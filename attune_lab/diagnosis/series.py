@@ -43,6 +43,7 @@ UNTIMED = 0.02
 GROWTH = 0.03
 """Rise of the reserved peak, after a fifth of the steps, that is no warm-up."""
 
+_HALF = 1.7  # standard deviation of a normal distribution over the robust one of its lower half
 _DATA = re.compile(r"batch[-_ ]?generator|data[-_ ]?load|dataloader|data[-_ ]?time|batch_input", re.IGNORECASE)
 _MEMORY = re.compile(r"mem(?:ory)?(?:[-_ ]|$)|max_?mem|reserved|memallocated", re.IGNORECASE)
 
@@ -92,11 +93,15 @@ def _sigma(values: Sequence[float]) -> float:
 
 
 def _split(times: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Places of the long steps, and the times of all others; a level that has moved is no long step."""
-    near = [statistics.median(times[max(i - 5, 0) : i + 6]) for i in range(len(times))]
-    rest = [seconds - middle for seconds, middle in zip(times, near, strict=True)]
-    limit = LONG_SIGMAS * _sigma(rest)
-    gaps = [i for i, middle in enumerate(near) if rest[i] > max(LONG * middle, limit)]
+    """Places of the long steps, and the times of all others; a level that has moved is no long step.
+
+    Up to half of all steps may be long, so that the calm level is the lower quartile of a step's neighbours, and the
+    spread that of the lower half.
+    """
+    calm = [sorted(near)[len(near) // 4] for i in range(len(times)) if (near := times[max(i - 5, 0) : i + 6])]
+    rest = [seconds - level for seconds, level in zip(times, calm, strict=True)]
+    limit = LONG_SIGMAS * _HALF * _sigma(sorted(rest)[: (len(rest) + 1) // 2])
+    gaps = [i for i, level in enumerate(calm) if rest[i] > max(LONG * level, limit)]
     kept = set(gaps)
     return gaps, [seconds for i, seconds in enumerate(times) if i not in kept]
 
