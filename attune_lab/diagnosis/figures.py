@@ -122,8 +122,8 @@ def replay_bound(settings: Mapping[str, Any]) -> float:
 def _memory(report: RunReport) -> dict[str, float]:
     """The fullest stage over the accelerator's memory."""
     peaks = [peak for peak in report.peak_memory_bytes if math.isfinite(peak) and peak > 0]
-    capacity = report.memory_capacity_bytes
-    return {"mem_peak_frac": max(peaks) / capacity} if peaks and capacity else {}
+    capacity = report.memory_capacity_bytes or 0.0
+    return {"mem_peak_frac": max(peaks) / capacity} if peaks and capacity > 0 else {}
 
 
 def _losses(found: Mapping[str, Any], settings: Mapping[str, Any], mfu: float | None) -> dict[str, float]:
