@@ -80,7 +80,9 @@ def test_waiting_for_data_by_the_timers_of_the_stacks():
 
 
 def test_memory_that_grows_and_memory_that_warms_up():
-    assert diagnose(report(), {}, logged("MaxMemAllocated", np.linspace(40, 50, 40))).symptoms[0].name == "memory_growth"
+    assert (
+        diagnose(report(), {}, logged("MaxMemAllocated", np.linspace(40, 50, 40))).symptoms[0].name == "memory_growth"
+    )
     warm = np.concatenate([np.linspace(20, 40, 5), np.full(40, 40.0)])
     assert diagnose(report(), {}, logged("MaxMemAllocated", warm)).find(("memory_growth",)) is None
 
