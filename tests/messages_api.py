@@ -67,11 +67,12 @@ class Say:
 
 @dataclass(frozen=True)
 class Fail:
-    """An error of the service."""
+    """An error of the service; ``drip_s`` seconds before each of its characters."""
 
     status: int
     retry_after: str = ""
     message: str = "as scripted"
+    drip_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _fail(self, fail, body):
         after = {"retry-after": fail.retry_after} if fail.retry_after else {}
         kind = KINDS.get(fail.status, "api_error")
-        self._send(fail.status, "application/json", json.dumps(_error(kind, fail.message)), after)
+        words = json.dumps(_error(kind, fail.message))
+        self._send(fail.status, "application/json", "" if fail.drip_s else words, after)
+        while fail.drip_s and words and not self.api.over.wait(fail.drip_s):
+            self.wfile.write(words[0].encode())
+            words = words[1:]
 
     def _raw(self, raw, body):
         self._send(200, raw.kind, raw.text)

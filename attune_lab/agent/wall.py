@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
 
+Edits = Mapping[str, Value]
+
 WITH_A_LAYOUT = (*LAYOUT, "recompute", "ep_overlap", "tp_comm_overlap")
 """What may move together: the sizes of a layout, and the recomputation and overlap it needs."""
 
@@ -103,7 +105,7 @@ class Standing:
         if key not in self._diagnoses:
             nothing = RunReport(label="", status="ok", provenance="simulated", steps=0)
             report = trial.reports[-1] if trial.reports else nothing
-            self._diagnoses[key] = diagnose(report, effective(trial.recipe, self.cluster))
+            self._diagnoses[key] = diagnose(report, effective(trial.recipe, self.cluster), estimate=trial.estimate)
         return self._diagnoses[key]
 
     def bases(self, draft: Draft) -> list[Trial]:
@@ -117,26 +119,21 @@ class Standing:
         """Whether one lever leads from one recipe to the other; what must move with a lever counts with it."""
         if before.digest == after.digest:
             return True
-        changed = self.space.changed(before, after)
-        return any(self.leads(before, edits, after) for edits in self._levers(before, after, changed))
+        edits = {key: now for key, (_, now) in self.space.changed(before, after).items()}
+        return any(self.leads(before, lever, after) for lever in self._levers(before, after, edits))
 
-    def _levers(self, before: Recipe, after: Recipe, changed: Mapping[str, Any]) -> Iterator[Mapping[str, Value]]:
-        edits = {key: now for key, (_, now) in changed.items()}
-        if len(edits) == 1:
-            yield edits
-        if self.is_layout(edits):
-            yield edits
+    def _levers(self, before: Recipe, after: Recipe, edits: Edits) -> Iterator[Edits]:
+        """The levers that may have made ``edits``; each may have moved more than it names."""
+        yield from ({key: value} for key, value in edits.items())
+        if touches_layout(edits):
+            yield {key: value for key, value in edits.items() if key in WITH_A_LAYOUT}
             yield {key: self.space.value(after, key) for key in WITH_A_LAYOUT if key in self.space.parameters}
         for lesson in self.catalog.lessons:
             for move in lesson.moves:
-                if edits.keys() <= move.keys() and (resolved := resolve(move, before, self.space)):
+                if (resolved := resolve(move, before, self.space)) and resolved.items() <= edits.items():
                     yield resolved
 
-    def is_layout(self, edits: Mapping[str, Any]) -> bool:
-        """Whether ``edits`` make another layout, with no more than what a layout may bring along."""
-        return touches_layout(edits) and all(key in WITH_A_LAYOUT for key in edits)
-
-    def leads(self, before: Recipe, edits: Mapping[str, Value], after: Recipe) -> bool:
+    def leads(self, before: Recipe, edits: Edits, after: Recipe) -> bool:
         """Whether ``edits`` of one recipe give the other, in every setting that takes effect."""
         try:
             made = self.space.apply(before, edits)

@@ -19,6 +19,7 @@ from attune_lab.cli import (
     enumeration,
     gate,
     lessons,
+    logs,
     predict,
     replay,
     reproduce,
@@ -38,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 _MODULES = (
-    tune, replay, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, lessons, doctor
+    tune, replay, compare, reproduce, simulate, enumeration, predict, calibrate, gate, logs, catalogues, lessons, doctor
 )  # fmt: skip
 for module in _MODULES:
     module.register(app)

@@ -170,6 +170,11 @@ class Records(_Part):
             merged[campaign.digest] = campaign if known is None else _merged(known, campaign)
         return Records(campaigns=tuple(merged.values()))
 
+    def by_model(self) -> dict[str, list[LearntCampaign]]:
+        """The campaigns of each model, models sorted."""
+        models = sorted({campaign.model for campaign in self.campaigns})
+        return {model: [campaign for campaign in self.campaigns if campaign.model == model] for model in models}
+
     def find(self, name: str) -> LearntCampaign:
         """The campaign called ``name``, or whose digest begins so.
 

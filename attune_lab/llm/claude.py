@@ -33,7 +33,7 @@ class ClaudeChat:
 
     def count(self, turn: Turn) -> Count:
         """Input tokens of a turn; costs a request, no tokens."""
-        return self._service.count(turn)
+        return self._service.count(turn, end=self._service.deadline())
 
 
 class ClaudeLLM:

@@ -80,7 +80,7 @@ def open_llm(
 def open_chat(
     *, model: str = "", effort: str = "", transcript: Path | None = None, tokens: int = 0, usd: float = 0.0
 ) -> RecordedChat:
-    """A conversation with Claude that is recorded; arguments as of `open_llm`, and ``effort`` as the service knows it.
+    """A conversation with Claude that is recorded; arguments as of `open_llm`, and ``effort``, see `Service`.
 
     Raises:
         UserError: as `open_llm`.

@@ -52,9 +52,9 @@ class _Recorded(Generic[Model]):
         return self._transcript.billed.usage
 
     def _outcome(
-        self, question: Request | Turn, put: Callable[[Model, str], Replied | Answered], most: Spent
+        self, question: Request | Turn, put: Callable[[Model, str], Replied | Answered], turn: Turn
     ) -> Replied | Answered:
-        """What is recorded, or else what ``put`` gets from the model, recorded."""
+        """What is recorded, or else what ``put`` gets from the model, recorded; ``turn`` is what it would send."""
         self._asked += 1
         digest = question.digest(self.name)
         known = self._transcript.outcome(digest)
@@ -63,32 +63,35 @@ class _Recorded(Generic[Model]):
         if isinstance(known, Replied | Answered):
             return known
         if self._connect is None:
-            place = f"question {self._asked}"
-            if isinstance(question, Turn):
-                place = self._transcript.parting(self._asked, question.messages)
-            raise UserError(
-                f"what is said to {self.name} left {self._transcript.where} at {place}; use the version, the recipe "
-                "file and the options of the campaign that wrote it"
-            )
+            raise self._parted(question)
         self._model = self._model or self._connect()
+        free = self.name == ScriptedLLM.name
+        most = Spent() if free else bound(price_of(self.name), most_input(turn), turn.max_tokens)
         self._transcript.ask(digest, self.name, question, most)
         before = self._allowance.spent
         try:
             outcome = put(self._model, digest)
-        except AllowanceSpent as spent:
-            self._lose(digest, before)
-            ceiling = self._allowance
-            self._transcript.close(Refused(digest=digest, tokens=ceiling.tokens, usd=ceiling.usd, error=str(spent)))
-            raise
-        except BaseException:
-            self._lose(digest, before)
+        except BaseException as error:
+            self._give_up(digest, self._allowance.spent - before, error)
             raise
         self._transcript.close(outcome)
         return outcome
 
-    def _lose(self, digest: str, before: Spent) -> None:
-        """Keep what attempts without an answer used."""
-        self._transcript.close(Lost(**bill(digest, self._allowance.spent - before)))
+    def _give_up(self, digest: str, lost: Spent, error: BaseException) -> None:
+        """Keep what attempts without an answer used, and whether it was the ceiling that ended them."""
+        self._transcript.close(Lost(**bill(digest, lost)))
+        if isinstance(error, AllowanceSpent):
+            ceiling = self._allowance
+            self._transcript.close(Refused(digest=digest, tokens=ceiling.tokens, usd=ceiling.usd, error=str(error)))
+
+    def _parted(self, question: Request | Turn) -> UserError:
+        place = f"question {self._asked}"
+        if isinstance(question, Turn):
+            place = self._transcript.parting(self._asked, question.messages)
+        return UserError(
+            f"what is said to {self.name} left {self._transcript.where} at {place}; use the version, the recipe "
+            "file and the options of the campaign that wrote it"
+        )
 
 
 class RecordedChat(_Recorded[Chat]):
@@ -110,8 +113,7 @@ class RecordedChat(_Recorded[Chat]):
             content = [dict(block) for block in answer.content]
             return Answered(content=content, stop_reason=answer.stop_reason, **bill(digest, spent))
 
-        most = bound(price_of(self.name), most_input(turn), turn.max_tokens)
-        outcome = self._outcome(turn, put, most)
+        outcome = self._outcome(turn, put, turn)
         if not isinstance(outcome, Answered):
             raise UserError(f"{self._transcript.where} has a reply where an answer must be; name another transcript")
         return outcome.answer
@@ -137,10 +139,7 @@ class RecordedLLM(_Recorded[LLM]):
             body = dict(reply.body)
             return Replied(body=body, estimated=reply.estimated, error=error, **bill(digest, spent))
 
-        free = self.name == ScriptedLLM.name
-        turn = turn_of(request, request.prompt)
-        most = Spent() if free else bound(price_of(self.name), most_input(turn), turn.max_tokens)
-        outcome = self._outcome(request, put, most)
+        outcome = self._outcome(request, put, turn_of(request, request.prompt))
         if not isinstance(outcome, Replied):
             raise UserError(f"{self._transcript.where} has an answer where a reply must be; name another transcript")
         if outcome.error is not None:

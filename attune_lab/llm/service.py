@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "claude-opus-5"
 
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+"""How hard a model may be told to think. **Source:** OutputConfigParam of anthropic 2.14."""
+
 DEADLINE_S = 180.0
 """Seconds a message may take, further attempts and waiting included. The service's retry-after has no upper limit."""
 
-SILENCE_S = 60.0
-"""Seconds of silence after which an attempt is given up; the service sends pings while it works."""
+SILENCE_S = 120.0
+"""Seconds of silence after which an attempt is given up. A model may think so long without a word."""
 
 MAX_WAIT_S = 8.0
 """Longest wait between attempts when the service names none."""
@@ -61,14 +64,14 @@ class Service:
 
     Args:
         model: name of the model.
-        effort: ``low`` … ``max``, as the service knows it; its default if empty.
+        effort: one of `EFFORTS`; the model's default if empty.
         allowance: ceiling over this and other models; unlimited if None.
         base_url: of the service; the SDK's default if None.
         deadline_s: seconds a message may take in all.
         clock, sleep: seconds since some moment, and waiting; replaced in tests.
 
     Raises:
-        UserError: the package or the key is missing.
+        UserError: the package or the key is missing, or an effort that there is not.
     """
 
     def __init__(
@@ -86,6 +89,8 @@ class Service:
             import anthropic
         except ImportError as error:
             raise UserError("asking Claude needs the anthropic package: pip install 'attune-lab[agent]'") from error
+        if effort and effort not in EFFORTS:
+            raise UserError(f"there is no effort {effort!r}; give one of {', '.join(EFFORTS)}")
         self._sdk, self.model, self._effort, self._deadline_s = anthropic, model, effort, deadline_s
         self.allowance = Allowance() if allowance is None else allowance
         self._clock, self._sleep = clock, sleep
@@ -113,7 +118,7 @@ class Service:
             EnvironmentFault: no answer in time.
             UserError: the service refuses the key, the model or the request.
         """
-        body, most = self._body(turn, forced), self._most(turn)
+        body, most = self._body(turn, forced), self._most(turn, end)
         before, why = self.allowance.spent, ""
         for attempt in range(MAX_ATTEMPTS):
             self.allowance.reserve(most)
@@ -137,25 +142,25 @@ class Service:
             f"no reply from {self.model} within {self._deadline_s:g} s: {why}; run the same command again later"
         )
 
-    def count(self, turn: Turn) -> Count:
-        """Input tokens of ``turn``, as the service counts them or, where it does not, by length."""
+    def count(self, turn: Turn, *, end: float) -> Count:
+        """Input tokens of ``turn``, as the service counts them or, where it does not before ``end``, by length."""
         body = {key: value for key, value in self._body(turn).items() if key != "output_config"}
         try:
-            with self._attempt(self.deadline()):
-                counted = self._client.messages.count_tokens(**body, timeout=SILENCE_S).input_tokens
+            with self._attempt(end) as silence:
+                counted = self._client.messages.count_tokens(**body, timeout=silence).input_tokens
         except (self._sdk.APIStatusError, _Broken):
             counted = None
         if isinstance(counted, int) and counted > 0:
             return Count(counted, estimated=False)
         return Count(estimated_input(turn), estimated=True)
 
-    def _most(self, turn: Turn) -> Spent:
+    def _most(self, turn: Turn, end: float) -> Spent:
         """What one attempt uses at most; the service counts only where the length alone would end it."""
         price = price_of(self.model)
         most = bound(price, most_input(turn), turn.max_tokens)
         if self.allowance.holds(most):
             return most
-        count = self.count(turn)
+        count = self.count(turn, end=end)
         return most if count.estimated else bound(price, count.tokens, turn.max_tokens)
 
     def _body(self, turn: Turn, forced: str = "") -> dict[str, Any]:
@@ -187,10 +192,9 @@ class Service:
             _Broken: the connection, or what came over it, cannot be used.
         """
         draft = Draft()
-        silence = max(min(end - self._clock(), SILENCE_S), 0.1)
         try:
             with (
-                self._attempt(end),
+                self._attempt(end) as silence,
                 self._client.messages.create(**body, max_tokens=max_tokens, stream=True, timeout=silence) as stream,
             ):
                 for event in stream:
@@ -200,13 +204,13 @@ class Service:
             self.allowance.charge(draft.spent(price_of(self.model)))
 
     @contextmanager
-    def _attempt(self, end: float) -> Iterator[None]:
-        """What goes wrong within, but for what the service says itself, as `_Broken`."""
+    def _attempt(self, end: float) -> Iterator[float]:
+        """The seconds of silence to bear; what goes wrong within is `_Broken`, but for what the service says itself."""
         import httpx2
 
         self._end = end
         try:
-            yield
+            yield max(min(end - self._clock(), SILENCE_S), 0.1)
         except (self._sdk.APIConnectionError, httpx2.HTTPError) as error:
             raise _Broken(f"the connection failed ({_cause(error)})") from error
         except NotInFormat as error:
@@ -246,7 +250,8 @@ class Service:
         if status in (401, 403):
             raise UserError(f"the service refuses the key ({said}): set ANTHROPIC_API_KEY to a valid one") from error
         if 400 <= status < 500 and status not in (408, 409, 429):
-            raise UserError(f"the service refuses the request for {self.model} ({said}): check the model's name")
+            advice = f"is {self.model} the model's name?" if status == 404 else "mend what it names, then go on"
+            raise UserError(f"the service refuses the request for {self.model} ({said}): {advice}") from error
         return f"the service says {status} ({said})"
 
 
@@ -281,7 +286,8 @@ def _shown(said: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    return type(error.__cause__ or error).__name__
+    cause = error.__cause__ or error
+    return str(cause) if isinstance(cause, _Broken) else type(cause).__name__
 
 
 def _retry_after(error: anthropic.APIStatusError) -> float | None:

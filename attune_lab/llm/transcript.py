@@ -45,7 +45,7 @@ class Transcript:
         head: the link of the last line of the file: what a campaign may keep to know the whole file by.
 
     Raises:
-        UserError: a file that is no transcript, or that was edited; names the line.
+        UserError: a file that is no transcript, or that was edited, then with the line; or that something else writes.
         EnvironmentFault: it cannot be read or written.
     """
 
@@ -57,6 +57,7 @@ class Transcript:
         self._pending = Spent()
         self._opening: Opening | None = None
         self._history: list[Any] = []
+        self._size = 0
         if path is None:
             return
         try:
@@ -155,17 +156,17 @@ class Transcript:
     def _load(self, path: Path) -> None:
         if not path.exists():
             return
-        size, data = 0, b""
+        data = b""
         with path.open("rb") as file:
             for number, data in enumerate(file, start=1):
                 if not (data.endswith(b"\n") or lines.fits(data, self.head)):
                     break
                 self._read(data.removesuffix(b"\n"), f"{self.where}, line {number}")
-                size += len(data)
-        if self._writable and size < path.stat().st_size:
-            os.truncate(path, size)
+                self._size += len(data)
+        if self._writable and self._size < path.stat().st_size:
+            os.truncate(path, self._size)
         elif self._writable and data and not data.endswith(b"\n"):
-            _append(path, b"\n")
+            self._append(path, b"\n")
 
     def _read(self, data: bytes, where: str) -> None:
         try:
@@ -182,11 +183,26 @@ class Transcript:
         if self.path is not None and self._writable:
             data, head = lines.chained(line, self.head)
             try:
-                _append(self.path, data + b"\n")
+                self._append(self.path, data + b"\n")
             except OSError as error:
                 raise EnvironmentFault(f"cannot write {self.path}: {error.strerror}; free the disk") from error
             self.head = head
         self._take(line)
+
+    def _append(self, path: Path, data: bytes) -> None:
+        """Write and wait until it is on the disk; a new file belongs to its owner alone."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            if os.fstat(descriptor).st_size != self._size:
+                raise UserError(f"{path} was changed by something else; give every campaign a transcript of its own")
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        self._size += len(data)
+        if new:
+            _sync(path.parent)
 
 
 def _spoken(answered: Answered) -> dict[str, Any]:
@@ -202,18 +218,10 @@ def _shared(history: list[Any], messages: list[Any]) -> int:
     return min(len(history), len(messages))
 
 
-def _append(path: Path, data: bytes) -> None:
-    """Write and wait until it is on the disk; a new file belongs to its owner alone."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(descriptor, "ab") as file:
-        file.write(data)
-        file.flush()
+def _sync(folder: Path) -> None:
+    """Wait until the folder's list of files is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
         os.fsync(descriptor)
-    if new:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    finally:
+        os.close(descriptor)

@@ -65,7 +65,7 @@ def _times(report: RunReport, log: TrainingLog) -> Iterator[str]:
 
 def _timed(report: RunReport, before: LoggedStep | None, step: LoggedStep) -> float | None:
     """Our mean over the steps that a line stands for; None where we did not time them all."""
-    first = before.step if before else step.step - 1
+    first = before.step if before else 0
     ours = report.step_times_s[first : step.step]
     return statistics.fmean(ours) if len(ours) == step.step - first and min(ours) > 0 else None
 

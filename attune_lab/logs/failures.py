@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -142,8 +142,14 @@ class Finder:
                 self.overcome.append(self._found)
             self._found = None
 
-    def look(self, line: Line, steps: int) -> None:
-        """Look at a line that prints no step; ``steps`` is the number of the last one printed."""
+    def look(self, line: Line, steps: int, signs: Sequence[Sign]) -> None:
+        """Look at a line that prints no step.
+
+        Args:
+            line: the line.
+            steps: number of the last step printed.
+            signs: those that the line may have.
+        """
         above = self._traceback(line)
         text = line.text
         if _FOLLOW_UP in text:
@@ -153,7 +159,7 @@ class Finder:
             failure = evidence(place(above, said, steps), line)
             self._note(replace(failure, memory_bytes=said), Weight.ROOT)
             return
-        for sign in SIGNS:
+        for sign in signs:
             if sign.needles[0] in text and sign.shows(text):
                 self._note(evidence(sign.kind, line), sign.weight)
                 return
@@ -181,6 +187,11 @@ class Finder:
             frames.append(text[:_MAX_EVIDENCE])
             return []
         return self._tracebacks.pop(rank) if text.strip() else []
+
+
+def signs_in(text: str) -> list[Sign]:
+    """The signs that lines of a text may have."""
+    return [sign for sign in SIGNS if sign.needles[0] in text]
 
 
 def evidence(kind: str, line: Line) -> Failure:

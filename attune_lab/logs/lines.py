@@ -13,13 +13,13 @@ from typing import BinaryIO, NamedTuple, cast
 from attune_lab.contracts import UserError
 
 MAX_LINE = 1 << 14
-"""So many bytes of a line are kept; nothing that is read stands further in."""
+"""So many characters of a line are kept; nothing that is read stands further in."""
 
 MAX_EXPANDED = 2 * 10**9
 """So many bytes of a compressed log are read: a small file can expand without end."""
 
-_BLOCK = 1 << 20
-_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+BLOCK = 1 << 17
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n\r]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _RANK = re.compile(r"\s*(\d{1,6}): (?:\[(?:rank|default)(\d{1,6})\]:\s?)?|\[(?:rank|default)(\d{1,6})\]:\s?", re.ASCII)
 _TEXT_CONTROLS = b"\t\n\r\x08\x0c\x1b\0"
 
@@ -46,41 +46,48 @@ class Splitter:
     def __init__(self) -> None:
         self._rest = b""
         self._ended = 0
-        self.cut = 0
-        """Lines of which only the start was kept."""
+        self.cut = False
+        """Some line was too long to be kept whole."""
 
-    def lines(self, block: bytes) -> Iterator[Line]:
-        """The lines that ``block`` completes."""
-        parts = (self._rest + block).split(b"\n")
-        bars, _, rest = parts.pop().rpartition(b"\r")
-        for part in parts:
-            self._ended += 1
-            yield from self._states(part, self._ended)
-        if bars:
-            yield from self._states(bars, self._ended + 1)
-        self.cut += len(rest) > MAX_LINE >= len(self._rest)
+    def split(self, block: bytes) -> tuple[str, list[Line]]:
+        """The text that ``block`` completes, and its lines."""
+        data = self._rest + block
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._keep(data[end:])
+        text = _clean(data[:end])
+        *ended, bars = text.split("\n")
+        lines = [line for number, part in enumerate(ended, self._ended + 1) for line in self._states(part, number)]
+        self._ended += len(ended)
+        return text, lines + self._states(bars, self._ended + 1)
+
+    def last(self) -> tuple[str, list[Line]]:
+        """What stands after the last line end."""
+        text = _clean(self._rest)
+        return text, [line._replace(whole=False) for line in self._states(text, self._ended + 1)]
+
+    def _keep(self, rest: bytes) -> None:
+        self.cut |= len(rest) > MAX_LINE
         self._rest = rest[:MAX_LINE]
 
-    def last(self) -> Iterator[Line]:
-        """What stands after the last line end."""
-        if self._rest:
-            yield self._line(self._rest, self._ended + 1, whole=False)
+    def _states(self, part: str, number: int) -> list[Line]:
+        """The states of a progress bar, or the one line."""
+        self.cut |= len(part) > MAX_LINE and "\r" not in part
+        return [_line(state[:MAX_LINE], number) for state in part.split("\r") if state]
 
-    def _states(self, part: bytes, number: int) -> Iterator[Line]:
-        for state in part.split(b"\r") if b"\r" in part else (part,):
-            if state:
-                yield self._line(state, number, whole=True)
 
-    def _line(self, state: bytes, number: int, *, whole: bool) -> Line:
-        text = state[:MAX_LINE].decode("utf-8", errors="replace")
-        if "\x1b" in text:
-            text = _ESCAPE.sub("", text)
-        if "\0" in text:
-            text = text.replace("\0", "")
-        prefix = _RANK.match(text)
-        if not prefix:
-            return Line(number, None, text, whole)
-        return Line(number, int(prefix[2] or prefix[1] or prefix[3]), text[prefix.end() :], whole)
+def _clean(data: bytes) -> str:
+    """Text without terminal sequences and NULs."""
+    text = data.decode("utf-8", errors="replace")
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
+    return text.replace("\0", "")
+
+
+def _line(text: str, number: int) -> Line:
+    prefix = _RANK.match(text)
+    if not prefix:
+        return Line(number, None, text)
+    return Line(number, int(prefix[2] or prefix[1] or prefix[3]), text[prefix.end() :])
 
 
 def blocks(path: Path, remarks: list[str]) -> Iterator[bytes]:
@@ -137,7 +144,7 @@ def refuse_binary(block: bytes, path: Path) -> None:
 def _next(stream: BinaryIO, path: Path, remarks: list[str], *, first: bool) -> bytes:
     """The next block; empty at the end, also where a compressed file breaks off."""
     try:
-        return stream.read(_BLOCK)
+        return stream.read(BLOCK)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         if first:
             raise UserError(f"{path} is no gzip file ({error}); give the log itself") from None

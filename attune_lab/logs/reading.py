@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attune_lab.logs.contract import Failure, LoggedStep, TrainingLog
-from attune_lab.logs.failures import Finder, evidence
-from attune_lab.logs.lines import Line, Splitter, blocks
+from attune_lab.logs.failures import Finder, evidence, signs_in
+from attune_lab.logs.lines import BLOCK, Line, Splitter, blocks
 from attune_lab.logs.readers import Facts, Reader, all_readers
 from attune_lab.logs.track import Track
 
-_BLOCK = 1 << 20
 _NAN_COUNT = "number of nan iterations"
 
 
@@ -30,7 +29,7 @@ def read_log(source: str | Path) -> TrainingLog:
     remarks: list[str] = []
     if isinstance(source, str) and "\n" in source:
         data = source.encode(errors="replace")
-        parts: Iterable[bytes] = (data[start : start + _BLOCK] for start in range(0, len(data), _BLOCK))
+        parts: Iterable[bytes] = (data[start : start + BLOCK] for start in range(0, len(data), BLOCK))
     else:
         parts = blocks(Path(source), remarks)
     for part in parts:
@@ -52,13 +51,11 @@ class LogReading:
 
     def feed(self, block: bytes) -> None:
         """Read on."""
-        for line in self._splitter.lines(block):
-            self._read(line)
+        self._read(*self._splitter.split(block))
 
     def result(self, remarks: Iterable[str] = ()) -> TrainingLog:
         """What was said so far, the end of the text being the end of the log."""
-        for line in self._splitter.last():
-            self._read(line)
+        self._read(*self._splitter.last())
         index = self._stack()
         reader, track = self._tracks[index] if index is not None else (None, Track())
         facts = self._facts
@@ -85,10 +82,21 @@ class LogReading:
         """Whether the log has said that training is done or why it ended."""
         return self._facts.finished or self._finder.found is not None
 
-    def _read(self, line: Line) -> None:
+    def _read(self, text: str, lines: Sequence[Line]) -> None:
+        """Read lines with those readers and signs whose needles stand somewhere in their ``text``: for speed."""
+        indices = [i for i, (reader, _) in enumerate(self._tracks) if _any(reader.needles, text)]
+        signs = signs_in(text)
+        for line in lines:
+            known = self._step(line, indices)
+            if not known and not self._facts.finished:
+                self._finder.look(line, self._steps, signs)
+
+    def _step(self, line: Line, indices: Sequence[int]) -> bool:
+        """Whether the line prints a step; then it is kept."""
         new, known = False, False
-        for index, (reader, track) in enumerate(self._tracks):
-            if not any(needle in line.text for needle in reader.needles) or _cut_off(line, reader):
+        for index in indices:
+            reader, track = self._tracks[index]
+            if not _any(reader.needles, line.text) or _cut_off(line, reader):
                 continue
             said = reader.read(line, self._facts)
             if said is not False:
@@ -101,8 +109,7 @@ class LogReading:
         if new:
             self._facts.finished = False
             self._finder.stepped()
-        if not known and not self._facts.finished:
-            self._finder.look(line, self._steps)
+        return known
 
     def _watch(self, step: LoggedStep, line: Line) -> None:
         """Remember since when the loss is not a number."""
@@ -130,7 +137,14 @@ class LogReading:
         if self._not_a_number and self._finder.found:
             yield f"the loss is not a number from line {self._not_a_number.line} on"
         if self._splitter.cut:
-            yield f"{self._splitter.cut} lines are too long to be kept whole"
+            yield "lines too long for a log are cut"
+
+
+def _any(needles: Iterable[str], text: str) -> bool:
+    for needle in needles:  # noqa: SIM110 - twice as fast as any() over a generator
+        if needle in text:
+            return True
+    return False
 
 
 def _cut_off(line: Line, reader: Reader) -> bool:

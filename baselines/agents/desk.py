@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask
-from attune_lab.llm import Reply, Request, UnusableReply
+from attune_lab.llm import Request, UnusableReply
 from attune_lab.llm.chat import AllowanceSpent
 from attune_lab.llm.opening import KINDS, open_llm, transcript_path
 from attune_lab.llm.scripted import Script
@@ -104,7 +104,6 @@ class Desk(ABC):
         self.iteration = 0
         self.stop_reason = ""
         self._latest: Trial | None = None
-        self._spent = Reply({})
         self._queue: list[tuple[Proposal, Step]] = []
         self._steps: dict[str, Step] = {}
         self._rng = np.random.default_rng(task.seed)
@@ -126,10 +125,8 @@ class Desk(ABC):
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """Tokens and dollars so far, without the dollars where the price is not known; estimates if scripted."""
-        spent = self._spent
-        used = {"input_tokens": float(spent.input_tokens), "output_tokens": float(spent.output_tokens)}
-        return used if math.isnan(spent.usd) else {**used, "usd": spent.usd}
+        """Tokens and dollars as billed, without the dollars where the price is not known; estimates if scripted."""
+        return self._llm.usage
 
     @property
     def incumbent(self) -> Recipe:
@@ -177,16 +174,9 @@ class Desk(ABC):
         system, prompt = standing_text(self.inception(role), self.card), question(parts, request)
         known = {**(parts if facts is None else facts), "card": self.card}
         try:
-            reply = self._llm.complete(Request(role, system, prompt, known, schema))
-        except UnusableReply as unusable:
-            reply = unusable.spent
-        self._spent = Reply(
-            {},
-            self._spent.input_tokens + reply.input_tokens,
-            self._spent.output_tokens + reply.output_tokens,
-            self._spent.usd + reply.usd,
-        )
-        return reply.body
+            return self._llm.complete(Request(role, system, prompt, known, schema)).body
+        except UnusableReply:
+            return {}
 
     def check(self, draft: Draft) -> Checked:
         """The draft as the space takes it, with what speaks against running it."""

@@ -14,9 +14,8 @@ from attune_lab.logs.lines import Line
 from attune_lab.logs.readers.base import Facts
 from attune_lab.logs.values import number, pairs, whole
 
-_ITERATION = re.compile(
-    r"(?:\[([\d-]+[ T][\d:.,]+)\]\s*)?(?<!, )iteration\s+(\d+)/\s*\d+\s*\|", re.ASCII
-)  # after a comma it is NeMo
+_ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+\s*\|", re.ASCII)
+_STAMP = re.compile(r"\[([\d-]+[ T][\d:.,]+)\]\s*$", re.ASCII)
 _MEMORY = re.compile(r"\[Rank (\d{1,6})\] \(after \d+ iterations\) memory \(MB\) \|(.*)", re.ASCII)
 _ARGUMENT = re.compile(r"\s*(world_size|seq_length) \.+ (\d{1,12})\s*$", re.ASCII)
 _BRIDGE = re.compile(r"Step Time : ([\d.]{1,20})s GPU utilization: ([\d.]{1,20})\s?MODEL_TFLOP/s/GPU", re.ASCII)
@@ -59,7 +58,10 @@ def iteration_line(text: str) -> Iteration | None:
     match = None
     for match in _ITERATION.finditer(text):  # noqa: B007 - the last one
         pass
-    return Iteration(match[1] or "", match[2], text[match.end() :].rstrip()) if match else None
+    if match is None or text.endswith(", ", 0, match.start()):  # NeMo's line, "epoch 0, iteration 5/100 |"
+        return None
+    stamp = _STAMP.search(text, max(text.rfind("[", 0, match.start()), 0), match.start())
+    return Iteration(stamp[1] if stamp else "", match[1], text[match.end() :].rstrip())
 
 
 class Megatron:

@@ -212,6 +212,26 @@ def test_an_unknown_price_stays_unknown(path):
     assert math.isnan(replayed(path).say(FIRST).usd)
 
 
+def test_a_file_that_something_else_writes_is_left_alone(path):
+    one, other = kept(path, Partner()), kept(path, Partner())
+    answer = one.say(FIRST)
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="was changed by something else"):
+        other.say(FIRST)
+    assert path.read_bytes() == before
+    path.unlink()
+    with pytest.raises(UserError, match="was changed by something else"):
+        one.say(after(FIRST, answer))
+
+
+def test_a_place_that_cannot_be_used_is_the_environments_fault(tmp_path):
+    with pytest.raises(EnvironmentFault, match="cannot read"):
+        Transcript(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        kept(tmp_path / "file" / "talk.jsonl", Partner()).say(FIRST)
+
+
 def test_replies_and_answers_share_a_file(path):
     from attune_lab.llm import Reply, Request
     from attune_lab.llm.recorded import RecordedLLM
@@ -276,6 +296,7 @@ def play(chat, history, first):
     return answers
 
 
+@settings(max_examples=50)
 @given(HISTORIES, WORDS)
 def test_any_history_survives_the_file(tmp_path_factory, history, first):
     path = tmp_path_factory.mktemp("talk") / "talk.jsonl"
@@ -332,6 +353,7 @@ def test_dropped_doubled_and_moved_lines_are_detected(written, data):
         assert believed(copy, b"".join(rows[:one] + rows[one + 1 :])) is None
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_a_file_cut_anywhere_is_believed_up_to_the_last_whole_line(written, data):
     whole = written.read_bytes()

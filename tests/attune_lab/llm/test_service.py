@@ -14,8 +14,9 @@ from attune_lab.llm.allowance import Allowance
 from attune_lab.llm.chat import AllowanceSpent, Chat
 from attune_lab.llm.claude import ClaudeChat
 from attune_lab.llm.prices import price_of
-from attune_lab.llm.service import MAX_ATTEMPTS, MAX_BYTES
+from attune_lab.llm.service import EFFORTS, MAX_ATTEMPTS, MAX_BYTES, Service
 from attune_lab.llm.tokens import most_input
+from tests import messages_rules
 from tests.attune_lab.llm.talking import FIRST, after, service
 from tests.messages_api import Fail, Raw, Reset, Say, Silent, call, faulty, text, thinking, turns
 
@@ -39,9 +40,7 @@ def dollars(row, model="claude-opus-5"):
 
 
 def test_an_answer_with_its_blocks_tokens_and_dollars():
-    answer, api, _ = say(
-        Say([thinking("Hm."), text("Both."), call("read", {"file": "a"}), call("read", {"file": "b"})])
-    )
+    answer, api, _ = say(Say([thinking(""), text("Both."), call("read", {"file": "a"}), call("read", {"file": "b"})]))
     assert [block["type"] for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert answer.content[1:3] == (text("Both."), {**call("read", {"file": "a"}), "id": "toolu_1"})
     assert answer.stop_reason == "tool_use"
@@ -51,6 +50,7 @@ def test_an_answer_with_its_blocks_tokens_and_dollars():
 
 def test_what_is_sent():
     _, api, _ = say(GOOD, effort="low")
+    assert EFFORTS == messages_rules.EFFORTS
     [(headers, body)] = api.seen
     assert headers["x-api-key" if "x-api-key" in headers else "authorization"].endswith("test-key")
     assert (body["model"], body["max_tokens"], body["stream"]) == ("claude-opus-5", 500, True)
@@ -143,7 +143,7 @@ def test_what_cannot_be_used_is_asked_for_again(kind):
         assert why in str(error)
 
 
-@pytest.mark.parametrize("outcome", [Silent(), Silent(ping_s=0.05), replace(GOOD, pause_s=0.1)])
+@pytest.mark.parametrize("outcome", [Silent(), Silent(0.05), replace(GOOD, pause_s=0.1), Fail(500, drip_s=0.1)])
 def test_a_service_that_is_silent_or_slow_is_given_up_at_the_deadline(outcome):
     begun = time.monotonic()
     error, _, _ = say(outcome, deadline_s=0.4, clock=time.monotonic, sleep=time.sleep)
@@ -164,8 +164,8 @@ def test_nobody_listens():
     [
         (401, "ANTHROPIC_API_KEY"),
         (403, "ANTHROPIC_API_KEY"),
-        (404, "the model's name"),
-        (400, "as scripted"),
+        (404, "is claude-opus-5 the model's name?"),
+        (400, "mend what it names"),
         (413, "413"),
     ],
 )
@@ -214,6 +214,11 @@ def test_a_paused_turn_goes_on():
         paused = ClaudeChat(sender).say(FIRST)
         again = replace(FIRST, messages=(*FIRST.messages, {"role": "assistant", "content": list(paused.content)}))
         assert ClaudeChat(sender).say(again).stop_reason == "tool_use"
+
+
+def test_an_effort_that_there_is_not():
+    with pytest.raises(UserError, match="there is no effort 'most'; give one of low, medium, high, xhigh, max"):
+        Service(effort="most")
 
 
 def test_any_text_can_be_sent():

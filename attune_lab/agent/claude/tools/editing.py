@@ -91,8 +91,10 @@ TOOLS = (
         "Edit the text of the draft: replace `old`, which must occur exactly once, by `new`. Accepted only if it "
         "changes values of settings and nothing else: the file must come out as edit_setting would write it. "
         "Commands, includes, comments, unknown flags and moved lines are refused, with what was too much.",
-        {"old": text("The text to replace, byte for byte.", 4_000)},
-        {"new": {"type": "string", "description": "The new text; empty to cut.", "maxLength": 4_000}},
+        {
+            "old": text("The text to replace, byte for byte.", 4_000),
+            "new": {"type": "string", "description": "The new text; empty to cut.", "maxLength": 4_000},
+        },
     ),
     entry(reset_draft, f"Make the draft a known recipe again: '{BASELINE}' or that of a run.", {"to": RUN}),
     entry(

@@ -43,7 +43,10 @@ def launch_run(session: Session, arguments: Mapping[str, Any]) -> Launch:
             session.decisions.append(f"refused by {rule.name} (the draft changes {changed}): {sentence}")
         raise Refused("; ".join(f"{rule.name}: {sentence}" for rule, sentence in against))
     session.launched = True
-    return Launch(_proposal(session, arguments, lesson, remeasure and trial is not None))
+    proposal = _proposal(session, arguments, lesson, remeasure and trial is not None)
+    gain = f"{proposal.predicted['gain']:+.1%} predicted"
+    session.decisions.append(f"launched by {lesson or 'no lesson'}, {gain}: {proposal.reason}")
+    return Launch(proposal)
 
 
 def _proposal(session: Session, arguments: Mapping[str, Any], lesson: str | None, remeasure: bool) -> Proposal:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.agent.claude.toolbox import Refused, entry, shortened, text, whole
+from attune_lab.agent.claude.toolbox import Refused, entry, figure, shortened, text, whole
 from attune_lab.agent.claude.workspace import LogFile, printable
+from attune_lab.logs import cross_check, summarise
+from attune_lab.logs import read_log as read_training_log
 
 if TYPE_CHECKING:
     from attune_lab.agent.claude.session import Session
@@ -15,7 +17,7 @@ PIECE = 8_000
 """Bytes of a document in one result at most."""
 
 SEARCHED = 2_000_000
-"""Bytes of a document that are searched; a log beyond that is searched at its beginning alone."""
+"""Bytes of a document that are searched; a longer log is searched at its beginning, and summed up by its two ends."""
 
 MATCHES = 40
 """Lines a search shows at most, and characters of each (`LINE`)."""
@@ -63,6 +65,36 @@ def read_log(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"file": name, "bytes": size, "offset": offset, "quoted_text": log.read(offset, limit)}
 
 
+def summarise_log(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a log claims, what we timed ourselves, and where the two part."""
+    run = session.run(arguments["run"])
+    name, log = _log(session, run.label)
+    size = log.size
+    claimed = read_training_log(log.read(0, SEARCHED) + "\n" + log.read(max(size - SEARCHED, SEARCHED), SEARCHED))
+    summary = summarise(claimed, gpus=session.task.cluster.n_gpus, tokens_per_step=run.report.tokens_per_step)
+    failure = claimed.failure
+    return {
+        "file": name,
+        "bytes": size,
+        "stack": claimed.stack,
+        "claimed_by_the_log": {
+            "steps": summary.steps,
+            "step_time_s": figure(summary.step_time_s),
+            "tokens_per_s_per_gpu": figure(summary.tokens_per_s_per_gpu),
+            "loss_last": figure(summary.loss_last),
+        },
+        "timed_by_us": {
+            "steps": len(run.report.step_times_s),
+            "mean_step_time_s": figure(run.report.mean_step_time_s),
+            "tokens_per_s_per_gpu": figure(run.report.tokens_per_s_per_gpu),
+        },
+        "discrepancies": [shortened(sentence, 200) for sentence in cross_check(run.report, claimed)[:10]],
+        "ended_by": failure and {"kind": failure.kind, "line": failure.line},
+        "quoted_text": [shortened(line, 200) for line in ((failure.evidence,) if failure else ())]
+        + [shortened(remark, 200) for remark in claimed.remarks[:10]],
+    }
+
+
 def _log(session: Session, label: str) -> tuple[str, LogFile]:
     """The log of a run, with its name.
 
@@ -106,5 +138,11 @@ TOOLS = (
             "skip": whole("Bytes to skip from that side.", 0, 10**12),
             "limit": LIMIT,
         },
+    ),
+    entry(
+        summarise_log,
+        "What a run's log claims (steps, speed, how it ended) beside our own timing of the run, with every discrepancy "
+        "named. Our own timing is what counts.",
+        {"run": RUN},
     ),
 )
