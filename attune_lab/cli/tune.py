@@ -27,7 +27,8 @@ def tune(
     budget: Annotated[str, typer.Option(help="GPU-hours (500), or multiples of one baseline run (40x).")],
     tuner: Annotated[str, typer.Option(help="A tuner from attune tuners.")] = "attune",
     policy: Annotated[
-        str | None, typer.Option(help="Policy of the attune tuner; catalog when not given.", show_default=False)
+        str | None,
+        typer.Option(help="Policy of the attune tuner: catalog (when not given) or claude.", show_default=False),
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option(help=f"Switch off a search rule; repeatable: {SEARCH_RULES}.")

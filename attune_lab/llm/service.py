@@ -30,8 +30,8 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 DEADLINE_S = 180.0
 """Seconds a message may take, further attempts and waiting included. The service's retry-after has no upper limit."""
 
-SILENCE_S = 60.0
-"""Seconds of silence after which an attempt is given up; the service sends pings while it works."""
+SILENCE_S = 120.0
+"""Seconds of silence after which an attempt is given up. A model may think so long without a word."""
 
 MAX_WAIT_S = 8.0
 """Longest wait between attempts when the service names none."""

@@ -7,7 +7,8 @@ patch was no more than the change of these settings.
 
 from __future__ import annotations
 
-import difflib
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attune_lab.agent.claude.toolbox import Refused, shortened
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from attune_lab.agent.claude.session import Session
     from attune_lab.recipe import Recipe
 
-SHOWN = 12
-"""Lines that are named as too much."""
+MORE = "more than settings would change"
+
+SHOWN = 4
+"""Lines that are named as too much, and as expected."""
 
 
 def patched(session: Session, old: str, new: str) -> Recipe:
@@ -28,28 +31,25 @@ def patched(session: Session, old: str, new: str) -> Recipe:
         Refused: ``old`` does not occur once, the text is no recipe, or more than settings would change.
     """
     before = session.text(session.draft)
-    if (times := _occurrences(before, old)) != 1:
-        raise Refused(f"the text to replace occurs {times} times in the draft, not once; take more of its line")
-    wanted = before.replace(old, new)
+    place = before.find(old)
+    if place < 0:
+        raise Refused("the text to replace is not in the draft; read_file shows it as it is now")
+    if before.find(old, place + 1) >= 0:
+        raise Refused("the text to replace occurs more than once in the draft; take more of its line")
+    wanted = before[:place] + new + before[place + len(old) :]
     if known := next((r for r in _known(session) if session.text(r) == wanted), None):
         return known
     try:
         recipe = session.desk.read(wanted)
-    except UserError as error:
-        raise Refused(f"the patched text is no recipe: {session.without_folders(str(error))}") from error
-    _check_flags(session, recipe)
-    try:
+        _check_flags(session, recipe)
         written = session.text(recipe)
     except UserError as error:
-        raise Refused(f"more than settings would change: {session.without_folders(str(error))}") from error
+        raise Refused(
+            "the patched text is no recipe, or says what no edit could", session.without_folders(str(error))
+        ) from error
     if written != wanted:
-        raise Refused(f"more than settings would change: {_too_much(written, wanted)}; try edit_setting")
+        raise Refused(f"{MORE}: write it as edit_setting does, or use edit_setting", _too_much(written, wanted))
     return recipe
-
-
-def _occurrences(text: str, piece: str) -> int:
-    """How often ``piece`` stands in ``text``, overlapping ones counted."""
-    return sum(text.startswith(piece, place) for place in range(len(text)))
 
 
 def _known(session: Session) -> list[Recipe]:
@@ -67,12 +67,23 @@ def _check_flags(session: Session, recipe: Recipe) -> None:
     ):
         for name in sorted({*own, *other}):
             if own.get(name) != other.get(name):
-                raise Refused(f"more than settings would change: {what} {shortened(name, 80)} is no setting")
+                raise Refused(f"{MORE}: {what} {shortened(name, 80)} is no setting")
 
 
 def _too_much(written: str, wanted: str) -> str:
-    """The lines of a patched text that its settings do not account for."""
-    lines = difflib.ndiff(written.splitlines(), wanted.splitlines())
-    names = {"+": "not accounted for", "-": "expected instead"}
-    shown = [f"{names[line[0]]}: {shortened(line[2:], 100)!r}" for line in lines if line[0] in names]
-    return "; ".join(shown[:SHOWN]) or "line ends differ"
+    """The lines of a patched text that its settings do not account for, and those expected in their place."""
+    ours, theirs = written.splitlines(), wanted.splitlines()
+    head = _alike(ours, theirs)
+    ours, theirs = ours[head:], theirs[head:]
+    tail = _alike(ours[::-1], theirs[::-1])
+    found, expected = (part[: len(part) - tail][:SHOWN] for part in (theirs, ours))
+    if not (found or expected):
+        return "its line ends"
+    shown = ("; ".join(repr(shortened(line, 80)) for line in part) or "nothing" for part in (found, expected))
+    return " stands where its settings give ".join(shown)
+
+
+def _alike(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    """How many lines are equal from the beginning on."""
+    pairs = zip(ours, theirs, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -23,7 +23,14 @@ MAX_SENTENCE = 600
 
 
 class Refused(Exception):
-    """A tool will not do what it was asked; the message says why, and what would do."""
+    """A tool will not do what it was asked; the message says why, and what would do.
+
+    ``quoted`` is what the file or the recipe says to it: text of others, shown as such.
+    """
+
+    def __init__(self, message: str, quoted: str = "") -> None:
+        super().__init__(message)
+        self.quoted = quoted
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Toolbox:
         try:
             return found.run(session, arguments)
         except UserError as error:
-            raise Refused(session.without_folders(str(error))) from error
+            raise Refused(f"{name} is not possible here", session.without_folders(str(error))) from error
 
 
 def as_text(result: Mapping[str, Any]) -> str:
@@ -121,9 +128,12 @@ def as_text(result: Mapping[str, Any]) -> str:
     return written
 
 
-def refusal(sentence: str) -> str:
+def refusal(refused: Refused) -> str:
     """A refusal as the JSON text the model reads."""
-    return json.dumps({"error": shortened(sentence, MAX_SENTENCE)}, ensure_ascii=False)
+    told = {"error": shortened(str(refused), MAX_SENTENCE)}
+    if refused.quoted:
+        told["quoted_text"] = shortened(refused.quoted, MAX_SENTENCE)
+    return json.dumps(told, ensure_ascii=False)
 
 
 def shortened(words: str, most: int) -> str:

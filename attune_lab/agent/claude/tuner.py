@@ -143,7 +143,7 @@ class ClaudeTuner:
         if answer.stop_reason == "model_context_window_exceeded":
             conversation.shorten(conversation.size // 2)
         if calls:  # cut off in the middle: every call must be answered, and none is known to be whole
-            conversation.add_results([result(call, refusal(CUT_OFF), is_error=True) for call in calls])
+            conversation.add_results([result(call, refusal(Refused(CUT_OFF)), is_error=True) for call in calls])
         else:
             cut = answer.stop_reason in ("max_tokens", "model_context_window_exceeded")
             conversation.add_text(CUT_OFF if cut else AGAIN)
@@ -156,7 +156,7 @@ class ClaudeTuner:
             try:
                 outcome = self._tools.use(session, call.name, call.arguments)
             except Refused as refused:
-                blocks.append(result(call, refusal(str(refused)), is_error=True))
+                blocks.append(result(call, refusal(refused), is_error=True))
                 continue
             if isinstance(outcome, Finish):
                 self._finish(outcome)

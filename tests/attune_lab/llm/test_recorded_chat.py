@@ -296,6 +296,7 @@ def play(chat, history, first):
     return answers
 
 
+@settings(max_examples=50)
 @given(HISTORIES, WORDS)
 def test_any_history_survives_the_file(tmp_path_factory, history, first):
     path = tmp_path_factory.mktemp("talk") / "talk.jsonl"
@@ -352,6 +353,7 @@ def test_dropped_doubled_and_moved_lines_are_detected(written, data):
         assert believed(copy, b"".join(rows[:one] + rows[one + 1 :])) is None
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_a_file_cut_anywhere_is_believed_up_to_the_last_whole_line(written, data):
     whole = written.read_bytes()

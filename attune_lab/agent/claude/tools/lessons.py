@@ -65,7 +65,9 @@ def _entry(session: Session, lesson: Lesson, symptoms: list[str], moves: list[di
     if lesson.numerics != "none":
         found["numerics"] = lesson.numerics
     if session.experience is not None:
-        found["past_campaigns"] = [_past(session, lesson, move) for move in moves[:4]]
+        found["past_campaigns"] = [
+            _past(session, lesson, move) for move in moves[:4] if move.keys() <= session.task.space.parameters.keys()
+        ]
     return found
 
 
