@@ -11,6 +11,7 @@ from attune_lab.agent.claude.odds import Odds
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.moves import touches_layout
 from attune_lab.agent.rules import NOISE_BAND, RE_MEASURE, STOP, Rulebook
+from attune_lab.agent.stopping import REAL_CHANCE
 from attune_lab.agent.tuner import CONVINCING, GRADIENT_FACTOR
 from attune_lab.agent.wall import Draft, Standing
 from attune_lab.campaign.noise import FLOOR, noise_band
@@ -152,12 +153,18 @@ class Journal:
             catalog=self.catalog,
             history=self.history,
             fits=self._odds.fits,
+            worth=self._worth,
             kept=frozenset(self._kept),
             latest=self._latest,
             unconfirmed=self._unconfirmed,
             band=self.band(),
             left=task.budget.left_for_search,
         )
+
+    def _worth(self, recipe: Recipe) -> bool:
+        """Whether a retry has a real chance to be worth its run; always, where the user switched that question off."""
+        chance = self._odds.chance(recipe, None, self.best, self.band()) if STOP in self.rules else None
+        return chance is None or chance >= REAL_CHANCE
 
     def draft(self, recipe: Recipe, *, lesson: str | None, symptom: str | None, remeasure: bool) -> Draft:
         """A recipe as the rules see it, with what its run would cost and its chance to be worth it."""
