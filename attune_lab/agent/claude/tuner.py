@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.agent.claude.conversation import Call, Conversation, calls_of, result
-from attune_lab.agent.claude.prompts import AGAIN, CUT_OFF, GO_ON, SYSTEM, opening
+from attune_lab.agent.claude.prompts import AGAIN, CUT_OFF, GO_ON, SYSTEM, TOO_MUCH, opening
 from attune_lab.agent.claude.session import Session, facts
 from attune_lab.agent.claude.settings import Settings
 from attune_lab.agent.claude.toolbox import Finish, Launch, Refused, as_text, refusal, shortened
@@ -26,6 +26,9 @@ PATIENCE = 2
 
 ANSWERS_WITHOUT_A_RUN = 80
 """Answers in a row without a run before the search ends: reading is free, and must not go on for ever."""
+
+LONGEST_RESULTS = 120_000
+"""Characters of the results of one answer, beyond which its further calls are refused: they could not be cut yet."""
 
 NEEDS_A_FILE = "the claude policy works on a recipe's file and needs a campaign around it: use it through attune tune"
 
@@ -150,9 +153,12 @@ class ClaudeTuner:
 
     def _carry_out(self, conversation: Conversation, calls: Sequence[Call]) -> Talk:
         """Carry out the tools of one answer in order. Those behind a `finish` are not looked at."""
-        session, blocks = self._session, []
+        session, blocks = self._session, list[dict[str, Any]]()
         session.launched = False
         for call in calls:
+            if sum(len(block["content"]) for block in blocks) > LONGEST_RESULTS:
+                blocks.append(result(call, refusal(Refused(TOO_MUCH)), is_error=True))
+                continue
             try:
                 outcome = self._tools.use(session, call.name, call.arguments)
             except Refused as refused:
