@@ -40,6 +40,7 @@ you conclude before you call a tool. Every answer calls a tool, until you call f
 
 AGAIN = "Your answer called no tool. Call one; if you are done, call finish with your choice."
 GO_ON = "Go on."
+TOO_MUCH = "The results of this answer are long enough: read them first, then call this again if you still need it."
 CUT_OFF = "Your answer was cut off before it was complete, and nothing of it was carried out. Answer more briefly."
 
 
