@@ -54,7 +54,7 @@ class Learning:
 
 
 def learn_from(paths: Iterable[Path]) -> Learning:
-    """What campaigns (their folders) and files of what was learnt before say; what cannot be used is left out, named."""
+    """What campaigns (folders) and files of what was learnt before say; what cannot be used is left out and named."""
     records, left_out = Records(), []
     for path in paths:
         try:
