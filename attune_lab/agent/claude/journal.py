@@ -31,7 +31,6 @@ class Run:
     recipe: Recipe
     report: RunReport
     changed: Mapping[str, tuple[Any, Any]]
-    reason: str
 
 
 class Journal:
@@ -67,13 +66,6 @@ class Journal:
             return BASELINE
         return next(label for label, run in self.runs.items() if run.recipe.digest == digest)
 
-    def recipe(self, name: str) -> Recipe | None:
-        """The recipe of a run, or of ``baseline``; None for an unknown name."""
-        if name == BASELINE:
-            return self.task.baseline
-        run = self.runs.get(name)
-        return run.recipe if run else None
-
     def run(self, name: str) -> Run | None:
         """A run by label; the first of the baseline for ``baseline``."""
         return next(iter(self.baseline_runs), None) if name == BASELINE else self.runs.get(name)
@@ -96,7 +88,7 @@ class Journal:
         known = self.history.get(proposal.recipe)
         estimate = known.estimate if known else self.task.cost_model.estimate([proposal.recipe])[0]
         trial = self._latest = self.history.record(proposal.recipe, estimate, report)
-        run = Run(report.label, proposal.recipe, report, dict(proposal.changed), proposal.reason)
+        run = Run(report.label, proposal.recipe, report, dict(proposal.changed))
         self.runs.setdefault(report.label, run)
         line = f"{report.label} ({_levers(proposal)}): {self._judge(proposal, trial, report)}"
         self._odds.learn(noise_sd=self.band() / 2)

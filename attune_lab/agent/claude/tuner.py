@@ -19,7 +19,7 @@ from attune_lab.llm.chat import AllowanceSpent, Answer, Chat
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
 
-Talk = Generator[Proposal, RunReport, None]
+Talk = Generator[Proposal, tuple[RunReport, str], None]
 
 PATIENCE = 2
 """Answers in a row that cannot be carried out (cut off, or without a tool) before the search ends."""
@@ -61,7 +61,7 @@ class ClaudeTuner:
         self._session.author = self._chat.name
         self._used = {"input_tokens": 0.0, "output_tokens": 0.0, "usd": 0.0}
         self._pending: Proposal | None = None
-        self._report: RunReport | None = None
+        self._told: tuple[RunReport, str] | None = None
         self._talk: Talk | None = None
         self.stop_reason = ""
         """Why `ask` returned None, in one sentence; empty before."""
@@ -81,27 +81,27 @@ class ClaudeTuner:
 
     def ask(self) -> Proposal | None:
         """The next run the model wants, or None when the conversation is over; the same until its report is told."""
-        if self._pending is not None and self._report is None:
+        if self._pending is not None and self._told is None:
             return self._pending
-        report, self._pending, self._report = self._report, None, None
+        told, self._pending, self._told = self._told, None, None
         try:
             if self._talk is None:
                 self._talk = self._converse()
                 self._pending = next(self._talk)
-            elif report is not None:
-                self._pending = self._talk.send(report)
+            elif told is not None:
+                self._pending = self._talk.send(told)
         except StopIteration:
             pass
         return self._pending
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
         """Enter the report of ``proposal``; the model hears of it with the next `ask`."""
-        self._session.journal.record(proposal, report)
+        decision = self._session.journal.record(proposal, report)
         if self._pending is not None and proposal.recipe.digest == self._pending.recipe.digest:
-            self._report = report
+            self._told = report, decision
 
     def _converse(self) -> Talk:
-        """The conversation; yields what should be run and is sent the report."""
+        """The conversation; yields what should be run and is sent the report with what was decided on it."""
         conversation = Conversation(SYSTEM, self._tools.tools, opening(self._session))
         faults = since_run = 0
         while faults < PATIENCE and since_run < ANSWERS_WITHOUT_A_RUN:
@@ -168,18 +168,18 @@ class ClaudeTuner:
                 self._finish(outcome)
                 return
             if isinstance(outcome, Launch):
-                report = yield outcome.proposal
-                outcome = self._came_of(report)
+                report, decision = yield outcome.proposal
+                outcome = self._came_of(report, decision)
             blocks.append(result(call, as_text(outcome)))
         conversation.add_results(blocks)
 
-    def _came_of(self, report: RunReport) -> dict[str, Any]:
+    def _came_of(self, report: RunReport, decision: str) -> dict[str, Any]:
         """What the model is told of a run it launched."""
         journal = self._session.journal
         run = journal.runs[report.label]
         return {
             **facts(run),
-            "decision": journal.decisions[-1],
+            "decision": decision,
             "kept_now": journal.best_label,
             "gpu_hours_left_for_search": self._task.budget.left_for_search,
         }
