@@ -71,6 +71,11 @@ class Trial:
         return max((max(report.peak_memory_bytes) for report in self.ok if report.peak_memory_bytes), default=None)
 
     @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether a run of it did."""
+        return any(report.status == "oom" for report in self.reports)
+
+    @property
     def is_settled(self) -> bool:
         """Whether there is nothing to gain from proposing it as new."""
         return bool(self.reports) or self.faults >= MAX_FAULTS
@@ -84,6 +89,9 @@ class History:
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self._trials.values())
+
+    def __len__(self) -> int:
+        return len(self._trials)
 
     def get(self, recipe: Recipe) -> Trial | None:
         """The trial of ``recipe``, or None."""
