@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,18 +13,18 @@ from attune_lab.agent.prices import Draft, Edits, Prices
 from attune_lab.contracts import CostModel
 from attune_lab.enumeration import LEVERS, best_recipes
 from attune_lab.parameters import LAYOUT
-from attune_lab.recipe import Recipe, Value
+from attune_lab.recipe import Recipe
 from attune_lab.recipe.remembered import remembered
 
 if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
 
-RANKED = 600
+RANKED = 1000
 """Recipes taken from the ranking of all layouts, each with every combination of `LEVERS`."""
 
-VARIANTS = 6
-"""So many combinations of levers are kept of each layout: enough to leave one that fails for another."""
+VARIANTS = 4
+"""So many combinations of levers are taken of each layout: enough to leave one that fails for another."""
 
 OVERFULL = 1.03
 """Predicted share of the memory that a ranked recipe may fill: some take less than predicted."""
@@ -44,8 +44,17 @@ class JumpFinder:
     """Finds the layouts to try next, each with the micro-batch, recomputation, dispatcher and overlaps it needs."""
 
     def __init__(
-        self, baseline: Recipe, cluster: ClusterSpec, space: SearchSpace, cost_model: CostModel, prices: Prices
+        self,
+        baseline: Recipe,
+        cluster: ClusterSpec,
+        space: SearchSpace,
+        cost_model: CostModel,
+        *,
+        prices: Prices,
+        allows: Callable[[Recipe], bool],
     ) -> None:
+        """``allows``: whether the rules of the stack and the gate have nothing against a recipe's settings."""
+        self._allows = allows
         self._task = (baseline, cluster, space, cost_model)
         self._prices = prices
 
@@ -58,8 +67,9 @@ class JumpFinder:
             scores: of recipes with the cost model's favourite settings in place of the recipe's own.
         """
         jumps = ranked_layouts(*self._task)
-        order = np.argsort(-scores([draft for _, draft in jumps]), kind="stable")[:SHORTLIST]
-        moves = [{key: now for key, now in jumps[place][0].items() if now != own[key]} for place in order.tolist()]
+        order = np.argsort(-scores([draft for _, draft in jumps]), kind="stable").tolist()
+        allowed = (jumps[place][0] for place in order if self._allows(jumps[place][1].recipe))
+        moves = [{key: now for key, now in jump.items() if now != own[key]} for jump in islice(allowed, SHORTLIST)]
         moves = [move for move in moves if move]
         return list(zip(moves, self._prices.edited(recipe, moves), strict=True))
 
@@ -71,20 +81,24 @@ def ranked_layouts(
     """The layouts that the cost model expects to be fastest, fastest first, each in up to `VARIANTS` combinations of
     levers, with the settings that it prefers on the baseline's own layout.
 
-    It takes seconds and depends on nothing but the arguments: campaigns of one process share the answer.
+    It depends on nothing but the arguments: campaigns of one process share the answer.
     """
     prices = Prices(space, cost_model)
     styled = _styled(baseline, space, prices)
-    found = best_recipes(styled, cluster, RANKED, memory_limit=OVERFULL).best
-    moves: list[dict[str, Value]] = []
-    seen: Counter[tuple[Value, ...]] = Counter()
-    for one in found:
-        layout = tuple(one.values.get(key) for key in LAYOUT)
-        seen[layout] += 1
-        if seen[layout] <= VARIANTS:
-            moves.append({key: value for key, value in one.values.items() if key in space.parameters})
+    offered = {key: parameter.choices for key, parameter in space.parameters.items()}
+    moves = [
+        {key: value for key, value in values.items() if value in offered.get(key, ())}
+        for values in _ranking(styled, cluster)
+    ]
     drafts = prices.edited(styled, moves)
     return tuple((move, draft) for move, draft in zip(moves, drafts, strict=True) if not draft.estimate.problems)
+
+
+@remembered(last=8)
+def _ranking(styled: Recipe, cluster: ClusterSpec) -> Sequence[Edits]:
+    """The values of the best recipes around ``styled``, fastest first. It takes seconds."""
+    found = best_recipes(styled, cluster, RANKED, memory_limit=OVERFULL, variants=VARIANTS).best
+    return tuple(one.values for one in found)
 
 
 def _styled(baseline: Recipe, space: SearchSpace, prices: Prices) -> Recipe:

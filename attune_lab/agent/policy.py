@@ -124,7 +124,7 @@ class CatalogPolicy:
         """See `Policy.rank`. The first move is a lesson's: the whole space is looked at once that has been seen."""
         singles = self._appraiser.appraise(self._singles(situation), situation)
         others = self._together(singles, situation)
-        if len(situation.history) > 1:
+        if situation.history.recipes_run > 1:
             others += self._jumps(situation)
         return _ranked(singles + self._appraiser.appraise(others, situation))
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from attune_lab.agent.policy import Candidate
 
-REAL_CHANCE = 0.02
-"""A candidate with a smaller probability of a gain beyond the noise band is not run: one run in fifty would pay."""
+REAL_CHANCE = 0.005
+"""A candidate with a smaller probability of a gain beyond the noise band is not run: one run in two hundred would
+pay, and the budget is there to be used."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,11 @@ Floats = NDArray[np.float64]
 Values = Mapping[str, Value]
 Trait: TypeAlias = tuple[str, Value]
 
-DETAIL = 0.05
-"""How suspect a size or a variable is beside a feature that is on: what breaks a run is seldom how large it is."""
+SWITCH, DETAIL = 5.0, 0.05
+"""How suspect a switch that is on, and a size or a variable, is beside a choice among kinds: what breaks a run is most
+often a feature, and seldom how large something is."""
+
+MORE = " > 1"
 
 PAIRS = 0.5
 """How suspect all pairs of traits together are beside all single ones."""
@@ -69,7 +72,7 @@ class Suspects:
         """Suspicion of each kind of failure: singles on the diagonal, pairs above it."""
         for kind, shared in self._shared.items():
             traits = sorted(shared, key=str)
-            prior = np.array([DETAIL if _is_detail(trait) else 1.0 for trait in traits])
+            prior = np.array([_suspicion(trait) for trait in traits])
             weights = np.triu(np.outer(prior, prior), 1)
             weights *= PAIRS * prior.sum() / max(weights.sum(), 1e-9)
             weights += np.diag(prior)
@@ -81,10 +84,12 @@ class Suspects:
 
 def _traits(values: Values) -> frozenset[Trait]:
     """What can be said of a recipe: the value of every setting, and of every size whether it is more than one."""
-    split = ((f"{key} > 1", int(str(values.get(key) or 1)) > 1) for key in LAYOUT)
+    split = ((f"{key}{MORE}", int(str(values.get(key) or 1)) > 1) for key in LAYOUT)
     return frozenset([*values.items(), *split])
 
 
-def _is_detail(trait: Trait) -> bool:
+def _suspicion(trait: Trait) -> float:
     key, value = trait
-    return key in LAYOUT or key.startswith("env.") or (isinstance(value, int) and not isinstance(value, bool))
+    if key in LAYOUT or key.startswith("env.") or (isinstance(value, int) and not isinstance(value, bool)):
+        return DETAIL
+    return SWITCH if value is True and not key.endswith(MORE) else 1.0

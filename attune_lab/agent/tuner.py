@@ -12,6 +12,7 @@ from attune_lab.agent.coordinates import Coordinates
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
 from attune_lab.agent.jumps import JumpFinder
 from attune_lab.agent.moves import resolve
+from attune_lab.agent.objections import Objections
 from attune_lab.agent.policy import (
     Appraiser,
     Candidate,
@@ -41,7 +42,9 @@ from attune_lab.recipe.effective import effective
 
 OPTIONS = ("policy", "without")
 
-CONVINCING = 1.5
+NOTHING_LEFT = "nothing legal is left to try"
+
+CONVINCING = 3.0
 """A gain of this many noise bands needs no second measurement."""
 
 UNLIKELY = 2.0
@@ -69,6 +72,7 @@ class AttuneTuner:
         self._rules = _rulebook(task.options)
         self._prices, self._coordinates = Prices(task.space, task.cost_model), Coordinates(task.space)
         self._appraiser = Appraiser(self._prices, self._coordinates, self._rules)
+        self._objections = Objections(task)
         self._policy = self._policy_of(task)
         self._catalog = {lesson.id: lesson for lesson in lessons.load().all()}
         self._history, self._suspects = History(), Suspects()
@@ -85,7 +89,8 @@ class AttuneTuner:
     def _policy_of(self, task: TuningTask) -> Policy:
         if USE_CATALOG not in self._rules:
             return NeighbourPolicy(self._appraiser, task.space)
-        jumps = JumpFinder(task.baseline, task.cluster, task.space, task.cost_model, self._prices)
+        about = (task.baseline, task.cluster, task.space, task.cost_model)
+        jumps = JumpFinder(*about, prices=self._prices, allows=self._objections.allow)
         return CatalogPolicy(lessons.load(), self._appraiser, jumps, task.space, self._rules)
 
     def ask(self) -> Proposal | None:
@@ -99,11 +104,24 @@ class AttuneTuner:
             ranked, left = rule.worthwhile(ranked), ranked
             self.stop_reason = "" if ranked else rule.reason(left)
         else:
-            self.stop_reason = "" if ranked else "nothing legal is left to try"
+            self.stop_reason = "" if ranked else NOTHING_LEFT
+        ranked = self._allowed(ranked)
         if not ranked:
+            self.stop_reason = self.stop_reason or NOTHING_LEFT
             return None
         chosen = ranked[0] if ONE_LEVER in self._rules else self._top_two(ranked, situation)
         return proposal(chosen, self._space, self._best.recipe)
+
+    def _allowed(self, ranked: list[Candidate]) -> list[Candidate]:
+        """``ranked`` from the first on that nothing is known against."""
+        for place, candidate in enumerate(ranked):
+            if self._objections.allow(candidate.recipe):
+                return ranked[place:]
+            moved = _words(self._space.changed(self._best.recipe, candidate.recipe))
+            line = f"left out {moved}: {self._objections.against(candidate.recipe)}"
+            if line not in self.decisions:
+                self.decisions.append(line)
+        return []
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
         """Learn from the report of ``proposal``: keep it, revert it, or ask for a follow-up run."""
@@ -127,7 +145,7 @@ class AttuneTuner:
     def _failure(self, report: RunReport) -> str:
         """In which way a run failed; empty where it did not."""
         if report.status != "ok":
-            return report.status
+            return report.message or report.status if report.status == "invalid" else report.status
         return "scaled gradients" if self._scales_gradients(report) else ""
 
     def _judge(self, proposal: Proposal, trial: Trial) -> None:
@@ -169,7 +187,7 @@ class AttuneTuner:
         self._decide("reverted", proposal, f"{failure}, most suspect: {self._suspects.likeliest(failure)}")
 
     def _decide(self, what: str, proposal: Proposal, why: str) -> None:
-        self.decisions.append(f"{what} {_moved(proposal)}: {why}")
+        self.decisions.append(f"{what} {_words(proposal.changed)}: {why}")
 
     def _scales_gradients(self, report: RunReport) -> bool:
         """Whether the first gradient norm is not the baseline's: a fault that Adam hides from the loss."""
@@ -262,9 +280,9 @@ def _figures(gain: float, trial: Trial) -> str:
     return f"{gain:+.1%} in {runs}" if math.isfinite(gain) else f"runs, in {runs}"
 
 
-def _moved(proposal: Proposal) -> str:
-    """What a proposal moves, in words."""
-    return ", ".join(f"{key} {before}->{now}" for key, (before, now) in proposal.changed.items())
+def _words(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """What moves, in words."""
+    return ", ".join(f"{key} {before}->{now}" for key, (before, now) in changed.items())
 
 
 def _rulebook(options: Mapping[str, Any]) -> Rulebook:
