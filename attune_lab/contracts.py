@@ -207,7 +207,7 @@ class Desk:
 
     Attributes:
         name: of the file, without folders.
-        folder: of the campaign; a tuner keeps its transcript there, and nothing else.
+        folder: of the campaign; a tuner keeps its transcript there and its notes (`attune_lab.lessons.notes`).
         gate: the gate itself. It judges what it is shown, and what it says to a tuner binds nobody: the campaign
             asks it again.
         render: the file as it would be shipped for a recipe; raises UserError where the file cannot say it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
 from attune_lab.campaign.rules import USUAL, AnswerRules
-from attune_lab.contracts import Desk, EnvironmentFault, Gate, Tuner, TuningTask, UserError
+from attune_lab.contracts import Cluster, Desk, EnvironmentFault, Gate, Tuner, TuningTask, UserError
 from attune_lab.foreign import told
 from attune_lab.workbench import TunerFactory, Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from attune_lab.cluster.simulated import SimulatedCluster
     from attune_lab.recipe import Recipe
     from attune_lab.space import SearchSpace
+
+
+DECISIONS = "decisions.txt"
+"""File of a campaign's folder with what its tuner kept, reverted or left out and why, one line each."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +77,49 @@ def tune_recipe(
         UserError: anything in the request that cannot be used.
         EnvironmentFault: disk, database or another process in the way.
     """
-    from attune_lab.gate import CampaignGate, OpenGate
-    from attune_lab.space import search_space
+    from attune_lab.origin import origin_of
 
     budget = parse_budget(request.budget)
     factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    space = search_space(bench.baseline, bench.cluster, request.approvals)
-    spec = _spec(request, budget, bench)
-    out = request.out or default_folder(request)
-    gate = (CampaignGate if request.gate else OpenGate)(bench.cluster, approvals=request.approvals)
+    spec, out = _spec(request, budget, bench), request.out or default_folder(request)
+    cluster = _cluster(request, bench, out / "logs" if request.logs else None)
+    origin = origin_of(bench.file, spec.tuner)
+    return conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
+
+
+def conduct(
+    spec: CampaignSpec,
+    bench: Workbench,
+    out: Path,
+    *,
+    cluster: Cluster,
+    factory: TunerFactory,
+    origin: Mapping[str, Any],
+    observer: Observer | None = None,
+) -> dict[str, Any]:
+    """The result of a campaign whose parts are at hand, with the files it leaves in ``out``.
+
+    Args:
+        spec, bench, cluster, factory: what is tuned, where, and by whom.
+        out: the campaign's folder.
+        origin: see `attune_lab.origin.origin_of`.
+        observer: told what happens, for display.
+
+    Raises:
+        UserError, EnvironmentFault: see `tune_recipe`.
+    """
+    from attune_lab.gate import CampaignGate, OpenGate
+    from attune_lab.space import search_space
+
+    space = search_space(bench.baseline, bench.cluster, tuple(spec.approvals))
+    gate = (CampaignGate if spec.gate else OpenGate)(bench.cluster, approvals=tuple(spec.approvals))
     desk = _desk(bench, gate, out)
     _try_tuner(factory, _trial_task(spec, bench, space, desk))
     result = run_campaign(
         spec,
         out,
-        cluster=_cluster(request, bench, out / "logs" if request.logs else None),
+        cluster=cluster,
         tuner_factory=factory,
         space=space,
         cost_model=bench.cost_model,
@@ -96,12 +127,15 @@ def tune_recipe(
         observer=observer,
         ship=lambda recipe: _ship(bench, recipe, out),
         desk=desk,
+        origin=origin,
     )
     shipped = _render(bench, result.shipped_recipe)
     if result.shipped_path is not None and not Path(result.shipped_path).exists():  # removed since
         _ship(bench, result.shipped_recipe, out)
     data = {**result.to_json(), "out": str(out), "warnings": list(bench.warnings), "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
+    if result.decisions:
+        write_file(out / DECISIONS, "".join(f"{line}\n" for line in result.decisions).encode())
     return data
 
 
@@ -154,6 +188,8 @@ def _cluster(request: TuneRequest, bench: Workbench, log_dir: Path | None) -> Si
 
 
 def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
+    from attune_lab.lessons.evidence import pinned_options
+
     return CampaignSpec(
         recipe=request.recipe,
         baseline=bench.baseline,
@@ -161,7 +197,7 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options=dict(request.options),
+        options=pinned_options(request.tuner, dict(request.options)),
         approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
         rules=request.rules,

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from attune_lab.contracts import Proposal, RunReport, TuningTask
+from attune_lab.llm.chat import AllowanceSpent
 from attune_lab.llm.opening import KINDS
 from attune_lab.llm.scripted import Script
 from attune_lab.recipe import Recipe
-from baselines.agents.desk import MAX_REASKS, Desk, Draft, OutOfTokens
+from baselines.agents.desk import MAX_REASKS, Desk, Draft
 from baselines.agents.desk import OPTIONS as DESK_OPTIONS
 from baselines.agents.mutation import mutate
 from baselines.agents.replies import proposal_schema
@@ -218,8 +219,8 @@ class Researcher(Desk):
         for attempt in range(MAX_REASKS):
             try:
                 drafts = self.deliberate(attempt)
-            except OutOfTokens:
-                self.stop_reason = f"its {self.setting['tokens']} tokens are used up"
+            except AllowanceSpent as spent:
+                self.stop_reason = str(spent)
                 return None
             for checked in (self.check(draft) for draft in drafts):
                 if not checked.faults:

@@ -26,7 +26,8 @@ from experiments.reproduce.bench import has_tuners, shipped_study
 left = tuner_entry_points() | wrapper_entry_points()
 assert {name!r} not in left
 assert all(entry.load() for entry in left.values())
-assert all(shipped_study(name) for name in ("main", "tuners", "rules", "repair", "sensitivity") if has_tuners(name))
+studies = ("main", "tuners", "rules", "repair", "school", "learning", "sensitivity")
+assert all(shipped_study(name) for name in studies if has_tuners(name))
 """
 RUN = ["tests/baselines/test_unplugging.py", "tests/test_documents.py"]
 

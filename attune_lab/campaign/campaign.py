@@ -24,15 +24,16 @@ answered from the store (see `attune_lab.campaign.runner`); tuners are determini
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign.baseline import Baseline, measure_baseline, opening_budget
 from attune_lab.campaign.budget import Budget, Reservation, TunerBudget, to_gpu_hours
 from attune_lab.campaign.finals import finals
 from attune_lab.campaign.result import CampaignResult, build_result
-from attune_lab.campaign.runner import Observer, Runner
+from attune_lab.campaign.runner import BoundsKept, Observer, Runner
+from attune_lab.campaign.seals import ORIGIN
 from attune_lab.campaign.search import Search, search
 from attune_lab.campaign.spec import CampaignSpec
 from attune_lab.contracts import Cluster, CostModel, Desk, Gate, Tuner, TuningTask
@@ -54,6 +55,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
     observer: Observer | None = None,
     ship: Callable[[Recipe], Path] | None = None,
     desk: Desk | None = None,
+    origin: Mapping[str, Any] | None = None,
     url: str | None = None,
 ) -> CampaignResult:
     """The result of the campaign in folder ``out``: begun, resumed, or (when it is finished) read back.
@@ -65,6 +67,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
         observer: told what happens, for display.
         ship: writes the shipped recipe and returns where; called again when a kill left that open.
         desk: for tuners that work on the user's own file.
+        origin: what else the campaign comes from, JSON-ready; stored before its first run (`attune_lab.origin`).
         url: database to use instead of a file in ``out``.
 
     Raises:
@@ -77,8 +80,10 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
     observer = observer or Observer()
     with open_store(out, spec, url=url) as store:
         text = store.read().result
+        if origin is not None and not store.runs():
+            store.add_event(ORIGIN, dict(origin))
         if text is None:
-            runner = Runner(cluster, store, Budget(0), observer, spec.rules.retries)
+            runner = Runner(BoundsKept(cluster, store), store, Budget(0), observer, spec.rules.retries)
             text = _Campaign(spec, runner, space, cost_model, gate, desk).go(tuner_factory, ship).model_dump_json()
             store.finish_campaign(text)
     with understood(f"the result stored in {out}"):

@@ -80,6 +80,10 @@ def transaction(engine: Engine, where: str) -> Iterator[Connection]:
         ) from error
 
 
+class Damaged(EnvironmentFault):
+    """What is stored cannot have been written by us."""
+
+
 @contextmanager
 def understood(where: str) -> Iterator[None]:
     """While stored text is read: what cannot be understood was not written by us, and becomes one sentence."""
@@ -87,6 +91,6 @@ def understood(where: str) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         cause = str(error).splitlines()[0]
-        raise EnvironmentFault(
+        raise Damaged(
             f"{where} was edited or damaged ({type(error).__name__}: {cause}); move it away or use another --out"
         ) from error

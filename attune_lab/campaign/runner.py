@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attune_lab.campaign.result import CampaignResult
     from attune_lab.campaign.store import RunRow, Store
     from attune_lab.recipe import Recipe
+    from simulator.hardware import ClusterSpec
 
 
 class Observer:
@@ -38,6 +39,31 @@ class Observer:
 
     def finished(self, result: CampaignResult) -> None:
         """The campaign is over."""
+
+
+@dataclass(frozen=True)
+class BoundsKept:
+    """A cluster whose start-up bounds are kept in the store: budgets rest on them, and replays have no cluster."""
+
+    cluster: Cluster
+    store: Store
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """See `Cluster.spec`."""
+        return self.cluster.spec
+
+    def startup_bound_s(self, recipe: Recipe) -> float:
+        """See `Cluster.startup_bound_s`; asked once for each recipe of a campaign."""
+        known = self.store.startup_bounds_s.get(recipe.digest)
+        if known is None:
+            known = self.cluster.startup_bound_s(recipe)
+            self.store.keep_startup_bound(recipe.digest, known)
+        return known
+
+    def run(self, recipe: Recipe, steps: int, *, label: str, step_limit_s: float | None = None) -> RunReport:
+        """See `Cluster.run`."""
+        return self.cluster.run(recipe, steps, label=label, step_limit_s=step_limit_s)
 
 
 @dataclass

@@ -258,7 +258,13 @@ def _decisions(tuner: Tuner) -> list[str]:
         lines = list(_guarded(getattr, tuner, "decisions", None) or ())[:MAX_DECISIONS]
     except TypeError:
         return []
-    return [" ".join(line.split())[:MAX_DECISION] for line in lines if isinstance(line, str) and line.strip()]
+    plain = [_one_line(line) for line in lines if isinstance(line, str)]
+    return [line[:MAX_DECISION] for line in plain if line]
+
+
+def _one_line(text: str) -> str:
+    """``text`` on one line, without what could steer a terminal."""
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
 def _choice(tuner: Tuner) -> str | None:

@@ -68,6 +68,22 @@ class CampaignSpec:
         )
         return plain
 
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> CampaignSpec:
+        """The spec of which `to_json` is this form.
+
+        Raises:
+            UserError, ValueError, KeyError, TypeError: no such form.
+        """
+        from attune_lab.campaign.budget import parse_budget
+        from attune_lab.recipe import Recipe
+
+        whole = {"world": {}, **plain, "gate": "gate" not in plain}
+        whole["baseline"] = Recipe.from_canonical(plain["baseline"])
+        whole["budget"] = parse_budget(plain["budget"])
+        whole["rules"] = AnswerRules(**plain.get("rules", {}))
+        return cls(**whole)
+
 
 def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
     """Where two specs differ, in words a person can act on; empty when they are equal."""

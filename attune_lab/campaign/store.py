@@ -19,6 +19,7 @@ from sqlalchemy import (
     URL,
     BigInteger,
     Column,
+    Connection,
     Engine,
     ForeignKey,
     Integer,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     bindparam,
+    delete,
     insert,
     inspect,
     select,
@@ -36,12 +38,15 @@ from sqlalchemy import (
 
 from attune_lab.campaign.budget import to_us
 from attune_lab.campaign.database import locked, open_engine, read_only_engine, transaction, understood
+from attune_lab.campaign.seals import SEAL, first_seal, sealed
 from attune_lab.campaign.spec import CampaignSpec, differences
 from attune_lab.contracts import EnvironmentFault, RunReport, UserError
 from attune_lab.recipe import Recipe
 
 SCHEMA_VERSION = 1
 DATABASE = "campaign.db"
+STARTUP_BOUND = "startup_bound"
+"""Kind of events: the digest of a recipe, and the seconds its start-up may take."""
 
 _METADATA = MetaData()
 _CAMPAIGN = Table(
@@ -81,7 +86,7 @@ _EVENTS = Table(
 )
 
 
-_INSERT = insert(_RUNS)
+_INSERT, _INSERT_EVENT = insert(_RUNS), insert(_EVENTS)
 _FINISH = update(_RUNS).where(_RUNS.c.campaign_id == bindparam("of_campaign"), _RUNS.c.label == bindparam("of_label"))
 
 
@@ -120,6 +125,18 @@ class CampaignRecord:
     runs: tuple[RunRow, ...]
     events: tuple[tuple[str, Any], ...]
 
+    @property
+    def startup_bounds_s(self) -> dict[str, float]:
+        """Seconds that the start-up of a recipe may take, by its digest, as the cluster said."""
+        return {str(digest): float(seconds) for digest, seconds in self._all(STARTUP_BOUND)}
+
+    def _all(self, kind: str) -> list[Any]:
+        return [data for name, data in self.events if name == kind]
+
+    def last_event(self, kind: str) -> Any | None:
+        """The data of the last event of a kind, None when there is none."""
+        return next(reversed(self._all(kind)), None)
+
 
 class Store:
     """The driver's view: reads and writes one campaign. Use `open_store`; close it, or leave its context."""
@@ -146,6 +163,24 @@ class Store:
         """Every stored run by label, in the order they were started; read once, as the lock keeps other writers out."""
         return {row.label: row for row in self.read().runs}
 
+    @cached_property
+    def _seal(self) -> str:
+        """The last seal; of a campaign that has none yet, the one that its first run builds on."""
+        record = self.read()
+        return str(record.last_event(SEAL) or first_seal(record))
+
+    @cached_property
+    def startup_bounds_s(self) -> dict[str, float]:
+        """Seconds that the start-up of a recipe may take, by its digest, as the cluster said."""
+        record = self.read()
+        with understood(self.where):
+            return record.startup_bounds_s
+
+    def keep_startup_bound(self, digest: str, seconds: float) -> None:
+        """Keep what the cluster says of a recipe's start-up."""
+        self.startup_bounds_s[digest] = seconds
+        self.add_event(STARTUP_BOUND, [digest, seconds])
+
     def run(self, label: str) -> RunRow | None:
         """The run called ``label``, None when it was never started."""
         return self._rows.get(label)
@@ -168,11 +203,13 @@ class Store:
         if row is None or row.report is not None:
             raise ValueError(f"run {label} was not started, or is finished already")
         text = report.model_dump_json()
+        row = replace(row, charged_us=charged_us, report=RunReport.model_validate_json(text))
         of = {"of_campaign": self._id, "of_label": label}
+        seal = sealed(self._seal, row)
         with transaction(self._engine, self.where) as connection:
             connection.execute(_FINISH, {**of, "state": "finished", "charged_us": charged_us, "report": text})
-        row = replace(row, charged_us=charged_us, report=RunReport.model_validate_json(text))
-        self._rows[label] = row
+            self._insert_event(connection, SEAL, seal)
+        self._rows[label], self._seal = row, seal
         return row
 
     def record(self, row: RunRow) -> None:
@@ -190,7 +227,7 @@ class Store:
     def add_event(self, kind: str, data: Any) -> None:
         """Append a JSON-ready event."""
         with transaction(self._engine, self.where) as connection:
-            connection.execute(insert(_EVENTS).values(campaign_id=self._id, kind=kind, data=json.dumps(data)))
+            self._insert_event(connection, kind, data)
 
     def event(self, kind: str) -> Any | None:
         """The data of the first event of a kind, None when there is none."""
@@ -228,9 +265,16 @@ class Store:
             "repeats": row.repeats,
             "state": state,
         }
+        row = replace(row, proposal=json.loads(proposal))
+        seal = self._seal if row.report is None else sealed(self._seal, row)
         with transaction(self._engine, self.where) as connection:
             connection.execute(_INSERT, values)
-        self._rows[row.label] = replace(row, proposal=json.loads(proposal))
+            if row.report is not None:
+                self._insert_event(connection, SEAL, seal)
+        self._rows[row.label], self._seal = row, seal
+
+    def _insert_event(self, connection: Connection, kind: str, data: Any) -> None:
+        connection.execute(_INSERT_EVENT, {"campaign_id": self._id, "kind": kind, "data": json.dumps(data)})
 
 
 def open_store(out: Path, spec: CampaignSpec, *, url: str | None = None) -> Store:
@@ -317,6 +361,7 @@ def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
         begun = connection.execute(select(_RUNS.c.id).where(_RUNS.c.campaign_id == found.id)).first()
         if differing and begun is None:  # refused before its first run, as for a budget too small: nothing to lose
             connection.execute(update(_CAMPAIGN).where(_CAMPAIGN.c.id == found.id).values(spec=json.dumps(asked)))
+            connection.execute(delete(_EVENTS).where(_EVENTS.c.campaign_id == found.id))
         elif differing:
             raise UserError(f"{where} holds another campaign ({'; '.join(differing)}); use another --out")
     return int(found.id)

@@ -18,7 +18,10 @@ from attune_lab.cli import (
     doctor,
     enumeration,
     gate,
+    lessons,
+    logs,
     predict,
+    replay,
     reproduce,
     simulate,
     tune,
@@ -35,7 +38,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (tune, compare, reproduce, simulate, enumeration, predict, calibrate, gate, catalogues, doctor):
+_MODULES = (
+    tune, replay, compare, reproduce, simulate, enumeration, predict, calibrate, gate, logs, catalogues, lessons, doctor
+)  # fmt: skip
+for module in _MODULES:
     module.register(app)
 
 _INTERRUPTED = 130

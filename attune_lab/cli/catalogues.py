@@ -1,4 +1,4 @@
-"""What is known: `attune recipes`, `models`, `clusters`, `tuners`, `lessons`."""
+"""What is known: `attune recipes`, `models`, `clusters`, `tuners`."""
 
 from __future__ import annotations
 
@@ -142,22 +142,6 @@ def tuners(as_json: Json = False) -> None:
     emit({"tuners": rows, "wrappers": wrappers}, as_json=as_json, render=render)
 
 
-def lessons(as_json: Json = False) -> None:
-    """List the catalog of lessons: symptom, lever, expected effect, risk, evidence.
-
-    Example: attune lessons
-    """
-    from attune_lab.lessons.catalog import load
-
-    rows = [lesson.to_json() for lesson in load().all()]
-    drawn = table("Lessons", "lesson", "what to do, and at which symptoms", "expected step time")
-    for row in rows:
-        effect = row.get("step_time_pct")
-        expected = f"{effect[0]:+g} to {effect[1]:+g} %" if effect else "-"
-        drawn.add_row(row["id"], f"{row['title']}\n[dim]{', '.join(row['symptoms'])}[/dim]", expected)
-    _show("lessons", rows, drawn, as_json)
-
-
 def _first_sentence(text: str) -> str:
     """The first sentence of a docstring's first line, without the marks of code."""
     return text.replace("`", "").partition(". ")[0].rstrip(".")
@@ -169,5 +153,5 @@ def _show(key: str, rows: list[dict[str, Any]], drawn: Table, as_json: bool) -> 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (recipes, models, clusters, tuners, lessons):
+    for command in (recipes, models, clusters, tuners):
         app.command()(command)

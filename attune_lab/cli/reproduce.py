@@ -21,7 +21,9 @@ GROUP = "attune.reproduce"
 def reproduce(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(help="main, tuners, ablations, sensitivity, gate; all when none is given.", show_default=False),
+        typer.Argument(
+            help="main, tuners, ablations, learning, sensitivity, gate; all when none is given.", show_default=False
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of tables and studies; gone on with when it exists.")] = Path(
         "results/reproduce"

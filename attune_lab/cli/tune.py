@@ -27,13 +27,18 @@ def tune(
     budget: Annotated[str, typer.Option(help="GPU-hours (500), or multiples of one baseline run (40x).")],
     tuner: Annotated[str, typer.Option(help="A tuner from attune tuners.")] = "attune",
     policy: Annotated[
-        str | None, typer.Option(help="Policy of the attune tuner; catalog when not given.", show_default=False)
+        str | None,
+        typer.Option(help="Policy of the attune tuner: catalog (when not given) or claude.", show_default=False),
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option(help=f"Switch off a search rule; repeatable: {SEARCH_RULES}.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the tuner, KEY=VALUE, VALUE as in YAML; repeatable.")
+    ] = None,
+    lessons: Annotated[
+        Path | None,
+        typer.Option(help="What past campaigns showed: a file of attune lessons learn. Default: nothing is known."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated world and of the tuner.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Campaign folder; resumed when it exists.")] = None,
@@ -57,7 +62,7 @@ def tune(
         cluster=cluster,
         budget=budget,
         tuner=tuner,
-        options=_options(option or (), policy=policy, without=without),
+        options=_options(option or (), policy=policy, without=without, lessons=lessons and str(lessons)),
         seed=seed,
         out=out,
         carry_over=carry_over,

@@ -20,9 +20,9 @@ import numpy as np
 
 from attune_lab.contracts import UserError
 from attune_lab.gate.curve import Curve, Floats
+from attune_lab.logs.readers.megatron import iteration_line
 from attune_lab.recipe.text_files import read_bytes
 
-_ITERATION = re.compile(r"(?:\[([\d-]+[ T][\d:.,]+)\]\s*)?iteration\s+(\d+)/\s*\d+\s*\|(.*)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _CLOCK = ("time", "elapsed", "date")
 _MAX_BYTES = 512_000_000
@@ -119,26 +119,15 @@ def _log_rows(text: str) -> list[Row]:
 
 
 def _log_lines(text: str) -> Iterator[tuple[str, str, Row]]:
-    """(step, time stamp, columns by name) of every iteration line with a loss, of every version since 2.0.
-
-    **Source:** NVIDIA/Megatron-LM@d98e8a64 megatron/training/training.py ``training_log``.
-    """
-    matches = [match for line in text.splitlines() if (match := _ITERATION.search(line))]
-    closed = any(_closed(match) for match in matches)
-    if closed and not _closed(matches[-1]):
-        matches.pop()  # the end of the file was cut off
-    for match in matches:
-        items = match[3].split("|")
-        if closed:
-            items.pop()  # empty, or what is left of an item that was cut off
-        pairs = (item.rsplit(":", 1) for item in items if ":" in item)
-        values = {name.strip(): value.strip() for name, value in pairs}
+    """(step, time stamp, columns by name) of every iteration line with a loss, of every version since 2.0."""
+    lines = [line for printed in text.splitlines() if (line := iteration_line(printed))]
+    closed = any(line.closed for line in lines)
+    if closed and not lines[-1].closed:
+        lines.pop()  # the end of the file was cut off
+    for line in lines:
+        values = dict(line.columns(closed=closed))
         if "lm loss" in values:
-            yield match[2], match[1] or "", values
-
-
-def _closed(line: re.Match[str]) -> bool:
-    return line[3].rstrip().endswith("|")
+            yield line.step, line.stamp, values
 
 
 def _csv_rows(text: str, file: Path) -> list[Row]:

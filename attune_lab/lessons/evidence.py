@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
+from attune_lab.contracts import UserError
+from attune_lab.lessons.cells import Cells, Effect, move_of
+from attune_lab.lessons.context import Context
+from attune_lab.lessons.records import LearntCampaign, Observation, Records, read_records
 
-@dataclass(frozen=True)
-class Context:
-    """Where a lesson was tried: what decides whether an observation speaks for another place.
-
-    Attributes:
-        model: key or name of the model; observations of held-out models are never used.
-        traits: what else is known, plain values (``experts``, ``dense``, ``parameters``, ``accelerator``,
-            ``n_gpus``, ``nvlink_domain`` …).
-    """
-
-    model: str
-    traits: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What past campaigns say of one lever in one context.
-
-    Attributes:
-        surprise: mean of log(measured gain) minus log(gain the cost model expected); 0 where nothing is known.
-        surprise_sd: standard deviation of that for the next try, estimation error and spread between places.
-        failure_chance: probability that a run with the lever fails other than by memory or is rejected by the gate.
-        tries: observations behind it.
-    """
-
-    surprise: float
-    surprise_sd: float
-    failure_chance: float
-    tries: int
+__all__ = ["Context", "Effect", "Evidence", "Experience", "pinned", "pinned_options", "takes_evidence"]
 
 
 class Experience(Protocol):
@@ -44,3 +23,126 @@ class Experience(Protocol):
     def effect(self, lesson: str, edits: Mapping[str, Any], context: Context) -> Effect | None:
         """What is known of the lesson's move ``edits`` (parameter -> new value) in ``context``; None if nothing."""
         ...
+
+
+class Evidence:
+    """The campaigns of a file that count, as an `Experience`.
+
+    Attributes:
+        campaigns: those that are not retracted.
+    """
+
+    def __init__(self, campaigns: Iterable[LearntCampaign]) -> None:
+        self.campaigns = tuple(campaign for campaign in campaigns if not campaign.standing.retracted)
+        self._effects: dict[tuple[Any, ...], Effect | None] = {}
+
+    @classmethod
+    def load(cls, source: object) -> Evidence:
+        """The evidence in a file of `attune lessons learn`, named by its path or by what `pinned` made of it.
+
+        Raises:
+            UserError: no such file, not such a file, or not the one that was pinned.
+        """
+        if isinstance(source, Mapping):
+            records, digest = _read(str(source.get("file", "")))
+            if digest != source.get("sha256"):
+                raise UserError(f"{source.get('file')} has changed since it was chosen; choose it again, or restore it")
+        elif isinstance(source, str | Path):
+            records, _ = _read(str(source))
+        else:
+            raise UserError("option lessons must be the path of a file that attune lessons learn wrote")
+        return cls(records.campaigns)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that speak, sorted."""
+        return tuple(sorted({campaign.model for campaign in self.campaigns}))
+
+    def name_of(self, build: str) -> str | None:
+        """What the model of this build (see `attune_lab.lessons.context.build_of`) is called; None if it is silent."""
+        return next((campaign.model for campaign in self.campaigns if campaign.traits.build == build), None)
+
+    def without_models(self, models: Collection[str]) -> Evidence:
+        """The evidence without the campaigns of ``models``, each a name or a build.
+
+        Every campaign of the same build goes with a name, whatever its recipe was called.
+        """
+        left_out = in_models(self.campaigns, models)
+        return Evidence(campaign for campaign in self.campaigns if campaign.digest not in left_out)
+
+    def observations(self) -> Iterator[tuple[LearntCampaign, Observation]]:
+        """Every observation that counts, with its campaign."""
+        return ((campaign, seen) for campaign in self.campaigns for seen in campaign.observations)
+
+    def effect(self, lesson: str | None, edits: Mapping[str, Any], context: Context) -> Effect | None:
+        """See `Experience.effect`; ``lesson`` None for a move that no lesson names.
+
+        Tries of the same or a similar move count by how alike move and context are; see `attune_lab.lessons.cells`.
+        """
+        traits = json.dumps(dict(context.traits), sort_keys=True, default=str)
+        key = (lesson, move_of(edits), traits)
+        if key not in self._effects:
+            self._effects[key] = self._cells.effect(lesson, key[1], context.traits)
+        return self._effects[key]
+
+    @cached_property
+    def _cells(self) -> Cells:
+        return Cells(self.observations())
+
+
+def in_models(campaigns: Collection[LearntCampaign], models: Collection[str]) -> frozenset[str]:
+    """Digests of the campaigns of ``models``, each a name or a build; whatever has the build of a name goes with it."""
+    builds = {campaign.traits.build for campaign in campaigns if {campaign.model, campaign.traits.build} & {*models}}
+    return frozenset(campaign.digest for campaign in campaigns if campaign.traits.build in builds)
+
+
+def pinned(path: Path | str) -> dict[str, Any]:
+    """What fixes the evidence in a file, JSON-ready: ``file``, ``sha256``, ``campaigns`` (a number), ``models``.
+
+    `Evidence.load` takes it in place of the path, and refuses a file that has changed since.
+
+    Raises:
+        UserError: no such file, or not such a file.
+    """
+    records, digest = _read(str(path))
+    evidence = Evidence(records.campaigns)
+    counted = {"campaigns": len(evidence.campaigns), "models": list(evidence.models)}
+    return {"file": str(path), "sha256": digest, **counted}
+
+
+def takes_evidence(tuner: str, options: Mapping[str, Any]) -> bool:
+    """Whether a tuner (its name, wrappers after it) is given a file of evidence by its options."""
+    return tuner.partition("+")[0] == "attune" and options.get("lessons") is not None
+
+
+def pinned_options(tuner: str, options: Mapping[str, Any], folder: Path = Path()) -> dict[str, Any]:
+    """The options of a tuner with its evidence `pinned`, so that a campaign says what it knew and never knows more.
+
+    Args:
+        tuner, options: as in a request to tune.
+        folder: where a relative path is looked for.
+
+    Raises:
+        UserError: the file is missing, not such a file, or has changed since it was pinned.
+    """
+    if not takes_evidence(tuner, options):
+        return dict(options)
+    source = options["lessons"]
+    if isinstance(source, str):
+        return {**options, "lessons": pinned(folder / source)}
+    Evidence.load(source)
+    return dict(options)
+
+
+def _read(path: str) -> tuple[Records, str]:
+    """See `read_records`; a file that has not changed is read once in a process."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return read_records(Path(path))  # which says what is wrong
+    return _read_once(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=4)
+def _read_once(path: str, *_: int) -> tuple[Records, str]:
+    return read_records(Path(path))

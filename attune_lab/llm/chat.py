@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -40,7 +40,8 @@ class Turn:
         Raises:
             ValueError, TypeError: something in it that JSON does not know.
         """
-        text = json.dumps([model, asdict(self)], sort_keys=True, allow_nan=False)
+        tools = [vars(tool) for tool in self.tools]
+        text = json.dumps([model, {**vars(self), "tools": tools}], sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -50,7 +51,8 @@ class Answer:
 
     Attributes:
         content: its blocks as the Messages API has them (``text``, ``tool_use`` …); they go back into the next
-            turn's messages unchanged.
+            turn's messages unchanged. May be empty, and a message without content cannot go back. A tool call that
+            ``max_tokens`` cut off is left out; whether the others name a tool and fit its schema is for the caller.
         stop_reason: ``tool_use``, ``end_turn``, ``max_tokens``, ``refusal``, ``pause_turn`` …; never empty.
         input_tokens, output_tokens: as billed, those read from and written to the cache included.
         usd: nan where the price is not known.

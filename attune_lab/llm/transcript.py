@@ -3,157 +3,225 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from attune_lab.contracts import EnvironmentFault, UserError
-from attune_lab.llm import LLM, Reply, Request, UnusableReply
-from attune_lab.llm.schema import problems
+from attune_lab.llm import Request, lines
+from attune_lab.llm.allowance import Spent
+from attune_lab.llm.chat import Turn
+from attune_lab.llm.lines import Answered, AnyLine, Asked, Bill, Lost, Opening, Refused, Replied
 
 
-class Exchange(BaseModel):
-    """One question and its outcome, a line of a transcript.
+@dataclass(frozen=True)
+class Exchange:
+    """The fields of one `Request`, and the body of the reply."""
 
-    ``usd`` is None where the price is not known; ``error`` is why no reply was usable.
-    """
+    request: Mapping[str, Any]
+    body: Mapping[str, Any]
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    llm: str
-    request: dict[str, Any]
-    body: dict[str, Any] = {}
-    input_tokens: int = Field(0, ge=0)
-    output_tokens: int = Field(0, ge=0)
-    usd: float | None = Field(None, ge=0, allow_inf_nan=False)
-    estimated: bool = False
-    error: str | None = None
-
-    @property
-    def reply(self) -> Reply:
-        """The reply, with an empty body where there is an ``error``."""
-        usd = math.nan if self.usd is None else self.usd
-        return Reply(self.body, self.input_tokens, self.output_tokens, usd, self.estimated)
-
-    @classmethod
-    def of(cls, llm: str, request: Request, reply: Reply, error: str | None = None) -> Exchange:
-        """The exchange in which ``llm`` answered ``request`` by ``reply``."""
-        usd = None if math.isnan(reply.usd) else reply.usd
-        return cls(llm=llm, request=dict(vars(request)), error=error, **{**vars(reply), "usd": usd})
+class Drifted(UserError):
+    """Model, instructions or tools are not those that a conversation was held with."""
 
 
 class Transcript:
-    """Exchanges by the digest of their request, in memory, and as JSON lines in a file where one is given.
+    """Questions and answers by the digest of the question, in memory, and as JSON lines in a file where one is given.
 
-    A line that a kill cut off at the end of the file is removed. One campaign writes to a file at a time.
+    Every line carries a SHA-256 over itself and the line before, and is on the disk before the answer is used. Of a
+    conversation only what is new in a turn is written. A line that a kill cut off at the end of the file is removed.
+    One campaign writes to a file at a time; only its owner may read it.
+
+    Args:
+        path: the file; None for memory alone.
+        writable: whether lines are added to the file.
+
+    Attributes:
+        billed: what all of it used, as the service said.
+        unknown: the most that questions could use which a kill left without an answer.
+        head: the link of the last line of the file: what a campaign may keep to know the whole file by.
 
     Raises:
-        UserError: a file whose lines are no exchanges.
+        UserError: a file that is no transcript, or that was edited, then with the line; or that something else writes.
         EnvironmentFault: it cannot be read or written.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._exchanges: dict[str, Exchange] = {}
+    def __init__(self, path: Path | None = None, *, writable: bool = True) -> None:
+        self.path, self._writable = path, writable
+        self.billed, self.unknown, self.head = Spent(), Spent(), lines.START
+        self._asked: dict[str, Asked] = {}
+        self._outcomes: dict[str, Replied | Answered | Refused] = {}
+        self._pending = Spent()
+        self._opening: Opening | None = None
+        self._history: list[Any] = []
+        self._size = 0
         if path is None:
             return
         try:
-            _repair(path)
-            for number, line in _lines(path):
-                exchange = _read(line, f"{path}, line {number}")
-                self._exchanges[Request(**exchange.request).digest(exchange.llm)] = exchange
+            self._load(path)
         except OSError as error:
             raise EnvironmentFault(f"cannot read {path}: {error.strerror}; name another transcript") from error
+        self._settle(Spent())
 
     def __len__(self) -> int:
-        return len(self._exchanges)
+        return len(self._outcomes)
 
     def __iter__(self) -> Iterator[Exchange]:
-        return iter(self._exchanges.values())
+        for digest, asked in self._asked.items():
+            outcome = self._outcomes.get(digest)
+            if asked.request is not None and isinstance(outcome, Replied):
+                yield Exchange(asked.request, outcome.body)
 
-    def get(self, digest: str) -> Exchange | None:
-        """The exchange about a request, or None."""
-        return self._exchanges.get(digest)
+    @property
+    def where(self) -> str:
+        """What to call it in a message."""
+        return "the transcript" if self.path is None else str(self.path)
 
-    def add(self, digest: str, exchange: Exchange) -> None:
-        """Keep the exchange about a request; on return it is on the disk."""
-        self._exchanges[digest] = exchange
-        if self._path is None:
+    def outcome(self, digest: str) -> Replied | Answered | Refused | None:
+        """What came of a question, or None."""
+        return self._outcomes.get(digest)
+
+    def parting(self, number: int, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Where the ``number``-th turn of a conversation, with these messages, leaves what is recorded."""
+        turns = [asked for asked in self._asked.values() if asked.request is None]
+        if number > len(turns):
+            return f"turn {number}: {len(turns)} are recorded"
+        recorded: list[Any] = []
+        for asked in turns[:number]:
+            recorded[asked.keeps :] = asked.messages
+            outcome = self._outcomes.get(asked.digest)
+            if asked is not turns[number - 1] and isinstance(outcome, Answered):
+                recorded.append(_spoken(outcome))
+        place = _shared(recorded, json.loads(json.dumps(messages)))
+        if place == len(recorded) == len(messages):
+            return f"turn {number}: its answer is not recorded"
+        return f"turn {number}: message {place + 1} of it is another"
+
+    def ask(self, digest: str, llm: str, question: Request | Turn, most: Spent) -> None:
+        """Note that a question is about to be sent that uses ``most`` at most."""
+        if isinstance(question, Request):
+            self._add(Asked(llm=llm, request=dict(vars(question)), **lines.bill(digest, most)))
             return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
-                file.write(json.dumps(exchange.model_dump()).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise EnvironmentFault(f"cannot write {self._path}: {error.strerror}; free the disk") from error
+        messages = json.loads(json.dumps(question.messages))
+        keeps = _shared(self._history, messages)
+        kept = {"keeps": keeps, "messages": messages[keeps:], "max_tokens": question.max_tokens}
+        self._add(Asked(llm=llm, **kept, **lines.bill(digest, most)))
 
+    def close(self, outcome: Replied | Answered | Refused | Lost) -> None:
+        """Note what came of it; on return it is on the disk."""
+        self._add(outcome)
 
-class RecordedLLM:
-    """A model whose answers are kept: asked the same again, it repeats itself without the model being called.
-
-    Args:
-        name: of the model.
-        connect: makes the model; called at once when nothing is recorded yet, so that bad settings are refused
-            before anything is spent, else when the transcript has no answer.
-        transcript: where exchanges are kept.
-    """
-
-    def __init__(self, name: str, connect: Callable[[], LLM], transcript: Transcript) -> None:
-        self.name = name
-        self._connect, self._transcript = connect, transcript
-        self._llm = None if len(transcript) else connect()
-
-    def complete(self, request: Request) -> Reply:
-        """The recorded reply, or else the model's own, recorded.
+    def held_with(self, llm: str, turn: Turn) -> None:
+        """Note model, instructions and tools of a conversation, or check that they are those noted.
 
         Raises:
-            UserError: the recorded reply does not fit the schema: the file was edited.
-            UnusableReply, EnvironmentFault: as the model does.
+            Drifted: they are not.
         """
-        digest = request.digest(self.name)
-        exchange = self._transcript.get(digest)
-        if exchange is None:
-            exchange = self._ask(request)
-            self._transcript.add(digest, exchange)
-        if exchange.error is not None:
-            raise UnusableReply(exchange.error, exchange.reply)
-        if faults := problems(exchange.body, request.schema):
-            raise UserError(f"a recorded reply of {request.role} was edited ({faults[0]}); name another transcript")
-        return exchange.reply
+        now = lines.opening_of(llm, turn)
+        if self._opening is None:
+            if self._writable:
+                self._add(now)
+        elif what := lines.drift(self._opening, now):
+            raise Drifted(
+                f"this conversation is not the one in {self.where}: {what}; use the version that wrote it, or begin "
+                "a new campaign"
+            )
 
-    def _ask(self, request: Request) -> Exchange:
-        self._llm = self._llm or self._connect()
+    def _take(self, line: AnyLine) -> None:
+        """Bring what is known up to a line."""
+        if isinstance(line, Opening):
+            self._opening = line
+        elif isinstance(line, Asked):
+            self._settle(line.spent)
+            self._asked.setdefault(line.digest, line)
+            if line.request is None:
+                self._history[line.keeps :] = line.messages
+        else:
+            self._pending = Spent()
+            if not isinstance(line, Lost):
+                self._outcomes[line.digest] = line
+            if isinstance(line, Answered):
+                self._history.append(_spoken(line))
+            if isinstance(line, Bill):
+                self.billed += line.spent
+
+    def _settle(self, pending: Spent) -> None:
+        """Give up the question that is open, and wait for the answer to another that may use ``pending``."""
+        self.unknown += self._pending
+        self._pending = pending
+
+    def _load(self, path: Path) -> None:
+        if not path.exists():
+            return
+        data = b""
+        with path.open("rb") as file:
+            for number, data in enumerate(file, start=1):
+                if not (data.endswith(b"\n") or lines.fits(data, self.head)):
+                    break
+                self._read(data.removesuffix(b"\n"), f"{self.where}, line {number}")
+                self._size += len(data)
+        if self._writable and self._size < path.stat().st_size:
+            os.truncate(path, self._size)
+        elif self._writable and data and not data.endswith(b"\n"):
+            self._append(path, b"\n")
+
+    def _read(self, data: bytes, where: str) -> None:
         try:
-            return Exchange.of(self.name, request, self._llm.complete(request))
-        except UnusableReply as unusable:
-            return Exchange.of(self.name, request, unusable.spent, error=str(unusable))
+            line, self.head = lines.unchained(data, self.head)
+        except lines.BrokenChain as error:
+            raise UserError(
+                f"{where}: this or an earlier line was edited, dropped or moved; restore the file"
+            ) from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(f"{where}: no line of a transcript; name another transcript") from error
+        self._take(line)
+
+    def _add(self, line: AnyLine) -> None:
+        if self.path is not None and self._writable:
+            data, head = lines.chained(line, self.head)
+            try:
+                self._append(self.path, data + b"\n")
+            except OSError as error:
+                raise EnvironmentFault(f"cannot write {self.path}: {error.strerror}; free the disk") from error
+            self.head = head
+        self._take(line)
+
+    def _append(self, path: Path, data: bytes) -> None:
+        """Write and wait until it is on the disk; a new file belongs to its owner alone."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            if os.fstat(descriptor).st_size != self._size:
+                raise UserError(f"{path} was changed by something else; give every campaign a transcript of its own")
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        self._size += len(data)
+        if new:
+            _sync(path.parent)
 
 
-def _repair(path: Path) -> None:
-    """Cut off what follows the last full line."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
+def _spoken(answered: Answered) -> dict[str, Any]:
+    """An answer as a message of the next turn."""
+    return {"role": "assistant", "content": answered.content}
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    if path.exists():
-        yield from enumerate(path.read_bytes().splitlines(), start=1)
+def _shared(history: list[Any], messages: list[Any]) -> int:
+    """How many messages at the beginning are the same."""
+    for place, (before, now) in enumerate(zip(history, messages, strict=False)):
+        if before != now:
+            return place
+    return min(len(history), len(messages))
 
 
-def _read(line: bytes, where: str) -> Exchange:
+def _sync(folder: Path) -> None:
+    """Wait until the folder's list of files is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        exchange = Exchange.model_validate(json.loads(line))
-        Request(**exchange.request)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{where}: no exchange with a language model; name another transcript") from error
-    return exchange
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

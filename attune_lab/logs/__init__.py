@@ -1,62 +1,19 @@
 """Training logs of any supported stack, read into one form. What a log says is data: claims, not measurements."""
 
-from __future__ import annotations
+from attune_lab.logs.contract import Failure, LoggedStep, TrainingLog
+from attune_lab.logs.crosscheck import cross_check
+from attune_lab.logs.failures import KINDS
+from attune_lab.logs.reading import LogReading, read_log
+from attune_lab.logs.summary import Summary, summarise
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True)
-class LoggedStep:
-    """One step as a log prints it; None or nan-free absence where it does not.
-
-    Attributes:
-        step: number of the optimizer step, from 1.
-        step_time_s: seconds.
-        loss, grad_norm: as printed.
-        tokens_per_s_per_gpu, model_tflops_per_gpu: the log's own claims, in its own convention.
-        other: further columns that are numbers, by their printed names.
-    """
-
-    step: int
-    step_time_s: float | None = None
-    loss: float | None = None
-    grad_norm: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    model_tflops_per_gpu: float | None = None
-    other: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a run ended, as far as its log tells.
-
-    Attributes:
-        kind: one of `attune_lab.logs.failures.KINDS`.
-        evidence: the line that says so, cut to a readable length, control characters removed.
-        line: its number in the log, from 1.
-    """
-
-    kind: str
-    evidence: str
-    line: int | None = None
-
-
-@dataclass(frozen=True)
-class TrainingLog:
-    """A log as read.
-
-    Attributes:
-        stack: ``megatron-lm``, ``megatron-bridge``, ``torchtitan``, ``deepspeed``, ``nemo``, ``hf-trainer``,
-            ``nanotron``, or ``unknown``.
-        steps: in order, restarts resolved.
-        failure: the first cause of its end; None for a run that ended well or is still going.
-        memory_bytes: reserved peak by rank, where printed.
-        remarks: what else a person should know (warnings of the stack, allocator retries, lines left out).
-    """
-
-    stack: str
-    steps: tuple[LoggedStep, ...]
-    failure: Failure | None = None
-    memory_bytes: Mapping[int, float] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+__all__ = [
+    "KINDS",
+    "Failure",
+    "LogReading",
+    "LoggedStep",
+    "Summary",
+    "TrainingLog",
+    "cross_check",
+    "read_log",
+    "summarise",
+]

@@ -9,17 +9,26 @@ piece of the resulting command line remembers where in the file it was written. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe.bash_conditions import all_of, any_of, calculate, decide, only_guards, print_into, tested
 from attune_lab.recipe.bash_launch import Found, Launcher, trains
 from attune_lab.recipe.bash_parser import Case, Command, Function, Group, If, Loop, Node, parse, without_redirections
 from attune_lab.recipe.bash_syntax import Token
-from attune_lab.recipe.bash_values import Expander, Scalar, Scope, beside, one_command, split, text_of, unknown_in
-from attune_lab.recipe.text_files import read_text
+from attune_lab.recipe.bash_values import (
+    Expander,
+    Scalar,
+    Scope,
+    included_text,
+    one_command,
+    relative_name,
+    split,
+    text_of,
+    unknown_in,
+)
 from attune_lab.recipe.words import Launch, Region, line_of
 
 _NOTHING = "no command passes a Megatron-LM flag such as --num-layers; give the script that starts training"
@@ -40,15 +49,17 @@ class _Leave(Exception):
         self.word, self.line = word, line
 
 
-def read_bash(text: str, folder: Path | None = None) -> Launch:
+def read_bash(text: str, folder: Path | Mapping[str, str | None] | None = None) -> Launch:
     """The training command of a launch script and the environment it starts it in.
 
     Args:
         text: the script.
-        folder: the script's own; `source` finds files in it and in the folder above, None allows none.
+        folder: the script's own; `source` finds files in it and in the folder above, and leaves out what it does not
+            find. Or what was found before (`Launch.included`), and then no other file may be named. None: no file.
 
     Raises:
-        UserError: no or several training commands, or something a setting depends on cannot be known.
+        UserError: no or several training commands, something a setting depends on cannot be known, or a file included
+            that may not be.
     """
     reader = _Reader(text, folder)
     end = ""
@@ -63,14 +74,15 @@ def read_bash(text: str, folder: Path | None = None) -> Launch:
         first, second = (line_of(text, found.start) for found in reader.found[:2])
         raise UserError(f"lines {first} and {second} each start a training run; keep one of them in the file")
     if reader.found:
-        return Launcher(text, reader.scope).launch(reader.found[0])
+        return replace(Launcher(text, reader.scope).launch(reader.found[0]), included=reader.texts)
     raise UserError(reader.nothing_found() or end or _NOTHING)
 
 
 class _Reader:
-    def __init__(self, text: str, folder: Path | None) -> None:
+    def __init__(self, text: str, folder: Path | Mapping[str, str | None] | None) -> None:
         self.text = text
         self.folder = folder
+        self.texts: dict[str, str | None] = {}
         self.scope = Scope()
         self.expander = Expander(text, self.scope, own=True)
         self.functions: dict[str, tuple[Node, ...]] = {}
@@ -355,31 +367,39 @@ class _Reader:
 
     def _source(self, words: Sequence[Token]) -> None:
         """Include a file beside the script or one folder up; any other is left out, and missed where it is needed."""
-        if len(words) < 2 or self.folder is None:
+        name = relative_name(self.expander.chunks(words[1].parts)) if len(words) > 1 else None
+        if name is None:
             return
-        path = beside(self.folder, self.expander.chunks(words[1].parts))
-        if path is None:
+        here, before, text, expander = words[0].start, len(self.found), self.text, self.expander
+        included = self.texts[name] = self._text_of(name, here)
+        if included is None:
             return
         self.included += 1
         if self.included > _MAX_SOURCED:
-            line = line_of(self.text, words[0].start)
+            line = line_of(text, here)
             raise UserError(f"line {line}: files include each other without end; write the settings into one file")
-        before, text, expander = len(self.found), self.text, self.expander
-        self.text = read_text(path)
+        self.text = included
         self.expander = Expander(self.text, self.scope, own=False)
         try:
             self.run(parse(self.text))
         except UserError as error:
-            raise UserError(f"{path.name}, {error}") from None
+            raise UserError(f"{PurePath(name).name}, {error}") from None
         except _Leave as leave:
             if leave.word != "return":
-                raise _Leave(leave.word, line_of(text, words[0].start)) from None
+                raise _Leave(leave.word, line_of(text, here)) from None
         finally:
             self.text, self.expander = text, expander
-        here = words[0].start
         if self.other_script:
-            self.other_script = line_of(text, here), self.other_script[1]
+            self.other_script = line_of(self.text, here), self.other_script[1]
         self.found[before:] = [replace(found, start=here, list_start=here) for found in self.found[before:]]
+
+    def _text_of(self, name: str, here: int) -> str | None:
+        if isinstance(self.folder, Path):
+            return included_text(self.folder, name)
+        if self.folder is not None and name not in self.folder:
+            line = line_of(self.text, here)
+            raise UserError(f"line {line}: it includes {name}, which the file as it came in does not; leave that out")
+        return (self.folder or {}).get(name)
 
     def _consider(self, words: Sequence[Token], prefix: dict[str, tuple[Scalar, Region]], node: Command) -> None:
         fields = self.expander.all_fields(words)

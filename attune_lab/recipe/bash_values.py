@@ -11,6 +11,7 @@ from typing import TypeAlias
 from attune_lab.contracts import UserError
 from attune_lab.recipe.arithmetic import evaluate
 from attune_lab.recipe.bash_syntax import Lexer, Part, Token
+from attune_lab.recipe.text_files import read_text
 from attune_lab.recipe.words import Region, line_of
 
 _MAX_EXPANDED = 200_000
@@ -277,18 +278,28 @@ def unknown_in(chunks: Iterable[Chunk]) -> str:
     return ""
 
 
-def beside(folder: Path, chunks: Sequence[Chunk]) -> Path | None:
-    """The file that a script in ``folder`` names by ``chunks``, in that folder or the one above; None for any other.
+def relative_name(chunks: Sequence[Chunk]) -> str | None:
+    """The file that chunks name, as written from the script's own folder; None where they name an absolute path.
 
     A part that needs a run, as in ``$(dirname "$0")/x.sh``, is taken for the script's own folder.
     """
     written = "".join(chunk.text for chunk in chunks if chunk.status == "known")
     if written.startswith("/") and all(chunk.status == "known" for chunk in chunks):
         return None
+    return written.lstrip("/")
+
+
+def included_text(folder: Path, name: str) -> str | None:
+    """The text of what a script in ``folder`` calls ``name``, found there or one folder up; None for any other file.
+
+    Raises:
+        UserError: a binary file, or one that cannot be read.
+    """
     own = folder.resolve()
     top = own.parent if own.parent != own.parent.parent else own
     try:
-        paths = [(base / written.lstrip("/")).resolve() for base in (own, top)]
-        return next((path for path in paths if path.is_relative_to(top) and path.is_file()), None)
+        paths = [(base / name).resolve() for base in (own, top)]
+        found = next((path for path in paths if path.is_relative_to(top) and path.is_file()), None)
     except (OSError, RuntimeError):  # a name too long, or links in a circle: nothing Bash could read either
         return None
+    return None if found is None else read_text(found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ruamel.yaml import YAML
 
@@ -34,7 +34,7 @@ class RecipeFile:
         form: how the file is written.
         text: its content; ``data`` is the same as bytes.
         recipe: what it says.
-        folder: where files it includes are looked for; None for a shipped recipe.
+        folder: where files it includes were looked for; None for a shipped recipe.
         launch, interpreted: the command it starts, as words and as settings with their places.
     """
 
@@ -63,12 +63,17 @@ class RecipeFile:
         return counts["nnodes"] * counts["nproc_per_node"] if len(counts) == 2 else None
 
     def reread(self, text: str) -> RecipeFile:
-        """The file with another text; it includes files as the first one did.
+        """The file with another text; it may include the files that the first one did, as they were, and no other.
 
         Raises:
             UserError: not a recipe, or something in it that cannot be understood; with the line.
         """
-        return _read(self.name, text, self.form, self.folder)
+        return _read(self.name, text, self.form, self.folder, self.launch.included)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON-ready form, from which `kept` makes the same file again when those on the disk are gone."""
+        included, folder = dict(self.launch.included), None if self.folder is None else str(self.folder)
+        return {"name": self.name, "form": self.form, "text": self.text, "folder": folder, "included": included}
 
     def render(self, recipe: Recipe, *, launcher: Mapping[str, int] | None = None) -> bytes:
         """The file saying ``recipe``: unchanged bytes for an unchanged recipe, else only the edited lines differ.
@@ -151,18 +156,44 @@ def shipped_by_name() -> Mapping[str, ShippedRecipe]:
     return {entry.name: entry for entry in shipped()}
 
 
-def _read(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:
-    """The recipe in ``text``; what stands in no folder includes no other file, and is read once."""
-    return _alone(name, text, form) if folder is None else _parsed(name, text, form, folder)
+def kept(data: Mapping[str, Any]) -> RecipeFile:
+    """The file that `RecipeFile.to_json` was called on; no file is read.
+
+    Raises:
+        UserError: the text is not a recipe.
+        KeyError, TypeError: not such data.
+    """
+    folder = None if data["folder"] is None else Path(data["folder"])
+    return _read(data["name"], data["text"], data["form"], folder, dict(data["included"]))
+
+
+def _read(
+    name: str,
+    text: str,
+    form: Literal["bash", "yaml"],
+    folder: Path | None,
+    included: Mapping[str, str | None] | None = None,
+) -> RecipeFile:
+    """The recipe in ``text``, which includes files as ``included`` has them, if given, else from its folder.
+
+    What stands in no folder includes no other file, and is read once.
+    """
+    if folder is None:
+        return _alone(name, text, form)
+    launch = _launch(text, form, folder if included is None else included)
+    return _file(name, text, form, folder, launch)
 
 
 @lru_cache(maxsize=64)
 def _alone(name: str, text: str, form: Literal["bash", "yaml"]) -> RecipeFile:
-    return _parsed(name, text, form, None)
+    return _file(name, text, form, None, _launch(text, form, {}))
 
 
-def _parsed(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None) -> RecipeFile:
-    launch = read_bash(text, folder) if form == "bash" else flags_yaml.read_yaml(text)
+def _launch(text: str, form: Literal["bash", "yaml"], folder: Path | Mapping[str, str | None]) -> Launch:
+    return read_bash(text, folder) if form == "bash" else flags_yaml.read_yaml(text)
+
+
+def _file(name: str, text: str, form: Literal["bash", "yaml"], folder: Path | None, launch: Launch) -> RecipeFile:
     interpreted = interpret(launch.words)
     environment = {name: variable.value for name, variable in launch.environment.items()}
     recipe = Recipe(_STACK, interpreted.settings, environment, interpreted.carried, _versions(launch))

@@ -67,6 +67,7 @@ class Launch:
         launcher_words: the words that hold these numbers, where they stand alone.
         start: where the statement with the training command begins.
         images: container images named in the file, by variable.
+        included: texts of the files it includes, by the names it gives them; None where there is no such file.
     """
 
     text: str
@@ -76,6 +77,7 @@ class Launch:
     launcher_words: Mapping[str, Word] = field(default_factory=dict)
     start: int = 0
     images: Mapping[str, str] = field(default_factory=dict)
+    included: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from attune_lab.cli.output import table
 from attune_lab.report.progress import short_label
+from attune_lab.tuning import DECISIONS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,9 +69,19 @@ def _bill(result: Result) -> tuple[str, ...]:
     spent = f"spent {result['gpu_hours_spent']:,.1f} of {result['gpu_hours_budget']:,.1f} GPU-hours"
     if result["usd_spent"] is not None:
         spent += f", about ${result['usd_spent']:,.0f}"
+    bill = (spent, *_asked(result["llm"]))
     if result["payback_hours"] is None:
-        return (spent,)
-    return spent, f"the tuning has paid for itself after [bold]{_hours(result['payback_hours'])}[/bold] of training"
+        return bill
+    return *bill, f"the tuning has paid for itself after [bold]{_hours(result['payback_hours'])}[/bold] of training"
+
+
+def _asked(usage: Mapping[str, float]) -> tuple[str, ...]:
+    """What language models used; tokens of scripted players are estimates, which cost nothing."""
+    if not usage:
+        return ()
+    tokens = f"{usage.get('input_tokens', 0):,.0f} tokens in, {usage.get('output_tokens', 0):,.0f} out"
+    dollars = f", ${usage['usd']:,.2f}" if usage.get("usd") else ""
+    return (f"language models: {tokens}{dollars}",)
 
 
 def _carried_over(console: Console, result: Result) -> None:
@@ -163,6 +175,8 @@ def _shipped(console: Console, result: Result) -> None:
             console.print(Text("  " + line, style=_DIFF_COLOURS.get(line[:1], "dim")))
     console.print(f"\nshipped recipe   {result['shipped_path']}", soft_wrap=True, markup=False)
     console.print(f"campaign folder  {result['out']}", soft_wrap=True, markup=False)
+    if result["decisions"]:
+        console.print(f"its decisions    {Path(result['out']) / DECISIONS}", soft_wrap=True, markup=False)
 
 
 def _changes(changed: Mapping[str, Any]) -> str:

@@ -139,6 +139,20 @@ class TunerOfStudy(_Part):
     label: Name
     options: Annotated[dict[str, JsonValue], AfterValidator(_finite)] = {}
 
+    @model_validator(mode="after")
+    def _with_evidence_pinned(self, info: ValidationInfo) -> TunerOfStudy:
+        """A file of evidence is looked for from the study's folder, and stays what it is when the study begins."""
+        from attune_lab.lessons.evidence import pinned_options
+
+        context = info.context or {}
+        if context.get("stored"):
+            return self
+        try:
+            options = pinned_options(self.name, self.options, Path(context.get("folder", ".")).resolve())
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return self.model_copy(update={"options": options})
+
     @model_validator(mode="before")
     @classmethod
     def _short(cls, given: Any) -> Any:
@@ -161,6 +175,19 @@ class RecipeOfStudy(_Part):
     name: Name
     source: str
     digest: str
+
+    @property
+    def build(self) -> str:
+        """What model it is, whatever it is called; see `attune_lab.lessons.context.build_of`.
+
+        Raises:
+            UserError: the file has gone, or does not say what it trains.
+        """
+        from attune_lab.lessons.context import build_of
+        from attune_lab.recipe.files import load
+        from attune_lab.recipe.shape import shape_of
+
+        return build_of(shape_of(load(self.source).recipe))
 
     @model_validator(mode="before")
     @classmethod
@@ -203,6 +230,7 @@ class StudySpec(_Part):
         approvals, carry_over: as in `attune tune`.
         time_limit_s: wall time after which a campaign's tuner counts as hung.
         memory_limit_gib: of the process a campaign runs in.
+        held_out: evidence that a tuner is given must not come from a model the study tunes.
         oracle: look up the optimum of every world, and the truth on what is shipped.
         logs: keep the log of every run.
     """
@@ -220,6 +248,7 @@ class StudySpec(_Part):
     carry_over: bool | None = None
     time_limit_s: float = Field(default=1800.0, ge=1, le=10_000_000)
     memory_limit_gib: float = Field(default=8.0, ge=1, le=1_000_000)
+    held_out: bool = True
     oracle: bool = True
     logs: bool = False
 
@@ -234,6 +263,28 @@ class StudySpec(_Part):
             hint = "; give one of them another label" if info.field_name == "tuners" else ""
             raise ValueError(f"names {' and '.join(twice)} more than once{hint}")
         return entries
+
+    @model_validator(mode="after")
+    def _held_out(self, info: ValidationInfo) -> StudySpec:
+        """No tuner knows campaigns of a model that is tuned here: of one with the same widths, whatever its name."""
+        from attune_lab.lessons.evidence import Evidence, takes_evidence
+
+        if (info.context or {}).get("stored") or not self.held_out:
+            return self
+        for tuner in self.tuners:
+            if not takes_evidence(tuner.name, tuner.options):
+                continue
+            try:
+                known = Evidence.load(tuner.options["lessons"])
+                leaks = {recipe.name: model for recipe in self.recipes if (model := known.name_of(recipe.build))}
+            except UserError as error:
+                raise ValueError(f"tuner {tuner.label}: {error}") from error
+            for name, model in leaks.items():
+                raise ValueError(
+                    f"the evidence of tuner {tuner.label} has campaigns of {model}, and {name} is that model; leave "
+                    f"them out (attune lessons export FILE --without {model}), or write held_out: false"
+                )
+        return self
 
     @field_validator("approvals")
     @classmethod

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask
-from attune_lab.llm import Reply, Request, UnusableReply
-from attune_lab.llm.opening import KINDS, open_llm
+from attune_lab.llm import Request, UnusableReply
+from attune_lab.llm.chat import AllowanceSpent
+from attune_lab.llm.opening import KINDS, open_llm, transcript_path
 from attune_lab.llm.scripted import Script
 from attune_lab.recipe import Recipe, Value
 from attune_lab.recipe.effective import effective
@@ -42,9 +43,10 @@ OPTIONS: Mapping[str, Option] = {
     "model": Option(""),
     "transcript": Option(""),
     "tokens": Option(0, least=0),
+    "usd": Option(0.0, least=0.0),
     "use_analytic_estimate": Option(False),
 }
-"""Options of every arrangement. ``tokens``: it stops once so many were used, 0 for no limit."""
+"""Options of every arrangement. ``tokens``, ``usd``: it stops before it uses more, 0 for no limit."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,6 @@ class Checked:
     known: str = ""
 
 
-class OutOfTokens(Exception):
-    """The arrangement's tokens are used up."""
-
-
 class Desk(ABC):
     """A tuner that is an arrangement of agents. Subclasses say who talks to whom in `deliberate`.
 
@@ -106,12 +104,12 @@ class Desk(ABC):
         self.iteration = 0
         self.stop_reason = ""
         self._latest: Trial | None = None
-        self._spent = Reply({})
         self._queue: list[tuple[Proposal, Step]] = []
         self._steps: dict[str, Step] = {}
         self._rng = np.random.default_rng(task.seed)
-        chosen = {key: self.setting[key] for key in ("model", "transcript")}
-        self._llm = open_llm(self.setting["llm"], self.scripts(), **chosen)
+        chosen = {key: self.setting[key] for key in ("model", "tokens", "usd")}
+        path = transcript_path(task, self.setting["llm"], self.setting["transcript"])
+        self._llm = open_llm(self.setting["llm"], self.scripts(), transcript=path, **chosen)
 
     @abstractmethod
     def scripts(self) -> Mapping[str, Script]:
@@ -127,10 +125,8 @@ class Desk(ABC):
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """Tokens and dollars so far, without the dollars where the price is not known; estimates if scripted."""
-        spent = self._spent
-        used = {"input_tokens": float(spent.input_tokens), "output_tokens": float(spent.output_tokens)}
-        return used if math.isnan(spent.usd) else {**used, "usd": spent.usd}
+        """Tokens and dollars as billed, without the dollars where the price is not known; estimates if scripted."""
+        return self._llm.usage
 
     @property
     def incumbent(self) -> Recipe:
@@ -143,8 +139,8 @@ class Desk(ABC):
         while not self._queue and not self.stop_reason:
             try:
                 self._queue = self._deliberated()
-            except OutOfTokens:
-                self.stop_reason = f"its {self.setting['tokens']} tokens are used up"
+            except AllowanceSpent as spent:
+                self.stop_reason = str(spent)
         return self._queue[0][0] if self._queue else None
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
@@ -173,24 +169,14 @@ class Desk(ABC):
             facts: what its script reads; ``parts`` if None. The task card is added to either.
 
         Raises:
-            OutOfTokens: the limit was reached before.
+            AllowanceSpent: the answer could overshoot the ceiling.
         """
-        limit = self.setting["tokens"]
-        if limit and self._spent.input_tokens + self._spent.output_tokens >= limit:
-            raise OutOfTokens
         system, prompt = standing_text(self.inception(role), self.card), question(parts, request)
         known = {**(parts if facts is None else facts), "card": self.card}
         try:
-            reply = self._llm.complete(Request(role, system, prompt, known, schema))
-        except UnusableReply as unusable:
-            reply = unusable.spent
-        self._spent = Reply(
-            {},
-            self._spent.input_tokens + reply.input_tokens,
-            self._spent.output_tokens + reply.output_tokens,
-            self._spent.usd + reply.usd,
-        )
-        return reply.body
+            return self._llm.complete(Request(role, system, prompt, known, schema)).body
+        except UnusableReply:
+            return {}
 
     def check(self, draft: Draft) -> Checked:
         """The draft as the space takes it, with what speaks against running it."""

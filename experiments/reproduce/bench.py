@@ -51,8 +51,11 @@ class Bench:
         """The frames of the study file ``name``, run or read back; ``changes`` replace its keys."""
         label = changes.pop("label", name)
         spec = self.spec(name, **changes)
-        folder = self.out / ("quick" if self.quick else "studies") / label
-        return run_study(spec, folder, workers=self.workers, engine=self.engine, observer=self.observer)
+        return run_study(spec, self.folder(label), workers=self.workers, engine=self.engine, observer=self.observer)
+
+    def folder(self, label: str) -> Path:
+        """Where the study under this label is kept."""
+        return self.out / ("quick" if self.quick else "studies") / label
 
     def spec(self, name: str, **changes: Any) -> StudySpec:
         """The study file ``name`` as it is run here."""

@@ -12,7 +12,14 @@ from attune_lab.contracts import UserError
 from attune_lab.report.tables import markdown, page
 from attune_lab.study.provenance import circumstances
 from attune_lab.writing import refuse_unwritable, write_file
-from experiments.reproduce import ablations_table, gate_table, main_table, sensitivity_table, tuners_table
+from experiments.reproduce import (
+    ablations_table,
+    gate_table,
+    learning_table,
+    main_table,
+    sensitivity_table,
+    tuners_table,
+)
 from experiments.reproduce.bench import QUICK_BUDGET, Bench, Section
 from experiments.reproduce.claims import claims_table
 
@@ -20,6 +27,7 @@ TABLES: dict[str, Callable[[Bench], Section]] = {
     "main": main_table.reproduce,
     "tuners": tuners_table.reproduce,
     "ablations": ablations_table.reproduce,
+    "learning": learning_table.reproduce,
     "sensitivity": sensitivity_table.reproduce,
     "gate": gate_table.reproduce,
 }

@@ -242,7 +242,18 @@ def test_whatever_happens_the_budget_is_not_exceeded_and_every_trial_has_an_end(
     assert result.stop_reason
 
 
-@pytest.mark.parametrize("data", ["{}", '{"reason": "x"}', '{"usage": {}, "reason": 2}', "[]"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{}",
+        '{"reason": "x"}',
+        '{"usage": {}, "reason": 2}',
+        '{"usage": {}, "reason": "x", "failed": false, "choice": 2}',
+        '{"usage": {}, "reason": "x", "failed": false, "decisions": [1]}',
+        '{"usage": {}, "reason": "x", "failed": false, "decisions": 1}',
+        "[]",
+    ],
+)
 def test_an_edited_end_of_the_search_is_noticed(tmp_path: Path, data: str) -> None:
     campaign(tmp_path)
     with sqlite3.connect(tmp_path / "campaign.db") as connection:

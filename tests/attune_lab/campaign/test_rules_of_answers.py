@@ -140,3 +140,21 @@ def test_the_usage_of_language_models_is_reported(tmp_path: Path, usage: Any, ke
         return tuner
 
     assert campaign(tmp_path, tuner_factory=factory).llm == kept
+
+
+@pytest.mark.parametrize(
+    ("decisions", "kept"),
+    [
+        (["kept tp 4->2: +25 %", "reverted\nmbs"], ("kept tp 4->2: +25 %", "reverted mbs")),
+        (["x" * 1000, 3, "", None], ("x" * 400,)),
+        (7, ()),
+        (None, ()),
+    ],
+)
+def test_the_decisions_of_a_tuner_are_kept_line_by_line(tmp_path: Path, decisions: Any, kept: Any) -> None:
+    def factory(task: Any) -> Any:
+        tuner = ScriptedTuner(task.baseline, [{"tp": 2}])
+        tuner.decisions = decisions  # type: ignore[attr-defined]
+        return tuner
+
+    assert campaign(tmp_path, tuner_factory=factory).decisions == kept

@@ -1,4 +1,6 @@
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from attune_lab.contracts import UserError
 from attune_lab.recipe import Recipe
-from attune_lab.recipe.files import load, shipped
+from attune_lab.recipe.files import kept, load, shipped
 from attune_lab.recipe.megatron import flag_words, stated
 from attune_lab.recipe.registry import Setting, registry
 
@@ -173,3 +175,39 @@ def test_a_launch_line_that_does_not_say_its_nodes_plainly_is_left_alone(tmp_pat
     file = load(path)
     assert file.gpus is None
     assert file.render(file.recipe, launcher={"nnodes": 4, "nproc_per_node": 4}) == file.data
+
+
+@pytest.fixture
+def including(tmp_path):
+    """A script that includes one file beside it, names one that is not there, and one only for another TP."""
+    script = tmp_path / "own" / "run.sh"
+    script.parent.mkdir()
+    (tmp_path / "common.sh").write_text("MBS=2\n")
+    script.write_text(
+        'TP=2\nsource "$(dirname "$0")/../common.sh"\nsource site.sh\n[ "$TP" = 4 ] && source large.sh\n'
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+        "--tensor-model-parallel-size $TP --micro-batch-size $MBS\n"
+    )
+    return script
+
+
+def test_a_file_is_kept_with_what_it_includes(including):
+    before = load(including)
+    assert before.launch.included == {"../common.sh": "MBS=2\n", "site.sh": None}
+    edited = before.recipe.with_settings({"tp": 1})
+    rendered = before.render(edited)
+    data = json.loads(json.dumps(before.to_json()))
+    shutil.rmtree(including.parent.parent)
+    again = kept(data)
+    assert again == before
+    assert again.render(edited) == rendered
+
+
+@pytest.mark.parametrize("name", ["run.sh", "../secret.sh", "large.sh"])
+def test_another_text_of_a_file_includes_no_other_file(including, name):
+    before = load(including)
+    (including.parent / "large.sh").write_text("MBS=8\n")
+    with pytest.raises(UserError, match=r"line 2: it includes .*, which the file as it came in does not"):
+        before.reread(before.text.replace("source", f"source {name}\nsource", 1))
+    with pytest.raises(UserError, match=r"it includes large\.sh"):
+        before.reread(before.text.replace("TP=2", "TP=4"))

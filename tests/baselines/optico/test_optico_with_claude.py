@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +11,13 @@ from baselines.agents.traces import labels
 from baselines.optico import Optico
 from tests.baselines.agents.agents_on_trial import digests
 from tests.baselines.small_task import campaign, small_task
+from tests.messages_api import Fail, Say, call, messages_api
 
 pytest.importorskip("anthropic")
-sys.path.insert(0, str(Path(__file__).parents[2] / "attune_lab" / "llm"))
-from claude_stub import good, refusal, stub
+
+
+def good(body):
+    return Say([call("reply", body)])
 
 
 def team(request):
@@ -46,14 +47,14 @@ def online(monkeypatch):
 def test_a_campaign_with_claude_replays_without_it(online, tmp_path, monkeypatch):
     options = {"llm": "claude", "model": "claude-opus-5", "transcript": str(tmp_path / "talk.jsonl")}
     task = small_task()
-    with stub(team) as (url, seen):
-        online(url)
+    with messages_api(team) as api:
+        online(api.url)
         first = Optico(small_task(options))
         log = campaign(first, task, lambda _: ("ok", 1.0, 4e10), runs=2)
-        assert len(seen) == 2 + 2 * 2, "an analysis, a proposal and a review a run"
+        assert len(api.seen) == 2 + 2 * 2, "an analysis, a proposal and a review a run"
     assert [proposal.changed["mbs"] for proposal, _ in log] == [(1, 2), (1, 4)]
     assert labels(first.trace)["fields_outside_space"] == 2
-    assert first.usage["input_tokens"] == 1110 * len(seen)
+    assert (first.usage["input_tokens"], first.usage["output_tokens"]) == api.billed_tokens
     assert first.usage["usd"] > 0
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     again = Optico(small_task(options))
@@ -61,9 +62,19 @@ def test_a_campaign_with_claude_replays_without_it(online, tmp_path, monkeypatch
     assert again.usage == first.usage
 
 
+def test_a_ceiling_in_dollars_stops_it_before_it_is_passed(online):
+    with messages_api(team) as api:
+        online(api.url)
+        tuner = Optico(small_task({"llm": "claude", "usd": "0.2"}))
+        assert campaign(tuner, small_task(), lambda _: ("ok", 1.0, 4e10), runs=40)
+    assert "of its $0.20 are used, and the next answer could take" in tuner.stop_reason
+    assert 0.1 < tuner.usage["usd"] <= 0.2
+    assert len(api.seen) == len(api.billed)
+
+
 def test_an_unreachable_service_is_the_environments_fault(online):
-    with stub(refusal(429, "rate_limit_error", retry_after="100000")) as (url, _):
-        online(url)
+    with messages_api([Fail(429, "100000")]) as api:
+        online(api.url)
         task = small_task({"llm": "claude"})
         with pytest.raises(EnvironmentFault, match="run the same command again later"):
             campaign(Optico(task), task)

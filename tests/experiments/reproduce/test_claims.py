@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from attune_lab.contracts import UserError
+from attune_lab.lessons.learn import learn_from
 from attune_lab.study.tables import Tables
-from experiments.reproduce import ablations_table, command, main_table, sensitivity_table, tuners_table
+from attune_lab.tuning import TuneRequest, tune_recipe
+from experiments.reproduce import ablations_table, command, learning_table, main_table, sensitivity_table, tuners_table
 from experiments.reproduce.bench import Bench, shipped_study
 from experiments.reproduce.claims import compared
 
@@ -85,6 +87,21 @@ def test_a_rule_is_worth_what_is_lost_without_it():
     assert [row[:2] for row in table.rows] == [["noise-band", "+2.00"]]
 
 
+def test_learning_is_compared_pair_by_pair():
+    rows = campaigns({learning_table.AGENT: [1.0, 2.0, 3.0], learning_table.TAUGHT: [2.0, 4.0, 3.0]})
+    rows.loc[rows.tuner == learning_table.TAUGHT, "gpu_hours_spent"] *= 0.5
+    (row,) = learning_table.learning_table(rows).rows
+    assert (row[0], row[3], row[5], row[7]) == ("glm-4.5", "+1.00", "2 / 0", "0.50")
+
+
+def test_what_was_learnt_from_is_counted_by_model(tmp_path):
+    request = {"cluster": "32xH100-SXM5-80GB", "budget": "18x", "logs": False}
+    tune_recipe(TuneRequest("glm-4.5-air", **request, seed=100, out=tmp_path / "one"))
+    (row,) = learning_table.sources_table(learn_from([tmp_path / "one"])).rows
+    assert row[:2] == ["glm-4.5-air", "1"]
+    assert int(row[2]) > 0
+
+
 def test_agent_and_tpe_are_crossed_with_the_catalog():
     rows = campaigns({tuner: [float(n)] * 3 for n, tuner in enumerate(ablations_table.CROSSED.values())})
     cells = [[cell.split()[0] for cell in row] for row in ablations_table.crossed_table(rows).rows]
@@ -113,7 +130,9 @@ def test_sensitivity_shows_when_the_order_turns():
     assert [row[-2:] for row in table.rows] == [["a", "1.00"], ["c", "-1.00"]]
 
 
-@pytest.mark.parametrize("name", ["main", "tuners", "rules", "repair", "sensitivity", "stability"])
+@pytest.mark.parametrize(
+    "name", ["main", "tuners", "rules", "repair", "school", "learning", "sensitivity", "stability"]
+)
 def test_the_shipped_studies_are_studies(name, monkeypatch):
     class Any(dict):
         def __contains__(self, name):

@@ -1,0 +1,270 @@
+"""From a finished campaign to what it says of every lever it tried."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attune_lab.campaign.finals import REFUSED
+from attune_lab.campaign.noise import CONFIDENCE, NoiseBand, noise_band
+from attune_lab.campaign.store import CampaignRecord, RunRow, read_campaign
+from attune_lab.contracts import INFRASTRUCTURE_FAULTS, EnvironmentFault, Estimate, UserError
+from attune_lab.foreign import one_line
+from attune_lab.lessons.context import context_of
+from attune_lab.lessons.notes import plain, read_notes
+from attune_lab.lessons.records import LearntCampaign, Observation, Outcome, Records, Traits, as_scalar, campaign_digest
+from attune_lab.recipe import Recipe
+
+if TYPE_CHECKING:
+    from attune_lab.space import SearchSpace
+    from simulator.hardware import ClusterSpec
+
+_HALF_WIDTHS = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+"""Standard errors in the half-width of a noise band."""
+
+Edits = dict[str, tuple[Any, Any]]
+
+
+class Unfinished(UserError):
+    """The campaign has no result yet."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What campaigns said, and which were left out, each with a sentence that says why."""
+
+    records: Records
+    left_out: tuple[tuple[Path, str], ...]
+
+
+def learn_from(folders: Iterable[Path]) -> Learning:
+    """What the campaigns in ``folders`` say; those that are unfinished or damaged are left out and named."""
+    learnt: dict[str, LearntCampaign] = {}
+    left_out = []
+    for folder in folders:
+        try:
+            campaign = learn_campaign(folder)
+            learnt[campaign.digest] = campaign
+        except (UserError, EnvironmentFault) as error:
+            left_out.append((folder, str(error)))
+    return Learning(Records(campaigns=tuple(learnt.values())), tuple(left_out))
+
+
+def learn_campaign(folder: Path) -> LearntCampaign:
+    """What the finished campaign in ``folder`` says; its store is only read.
+
+    Raises:
+        Unfinished: it has no result yet: what the gate says of its levers is not known.
+        UserError: no campaign, or one of a recipe or cluster that is not known here.
+        EnvironmentFault: its database fails.
+    """
+    record = read_campaign(folder)
+    if record.state != "finished" or record.result is None:
+        raise Unfinished(f"{folder} is unfinished; run its attune tune command again, then learn it")
+    try:
+        return _learnt(record, folder)
+    except (KeyError, TypeError, ValueError) as error:  # pydantic's errors are ValueErrors
+        cause = one_line(f"{type(error).__name__}: {error}", 200)
+        raise UserError(f"{folder} does not say what a campaign says ({cause}); leave it out") from error
+
+
+def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
+    from attune_lab import __version__
+    from attune_lab.space import search_space
+    from simulator.hardware import parse_cluster
+
+    spec, cluster = record.spec, parse_cluster(record.spec["cluster"])
+    baseline = Recipe.from_canonical(spec["baseline"])
+    space = search_space(baseline, cluster, tuple(spec["approvals"]))
+    rejected = _rejected(json.loads(record.result or "{}"))
+    context = context_of(baseline, cluster)
+    provenance = next(row.report.provenance for row in record.runs if row.report)
+    where = f"seed {spec['seed']} {json.dumps(spec.get('world', {}))}" if provenance == "simulated" else "measured"
+    reports = [(r.label, r.recipe.digest, r.report.model_dump_json() if r.report else "") for r in record.runs]
+    return LearntCampaign(
+        digest=campaign_digest(spec, reports),
+        name=one_line(f"{spec['recipe']} {spec['cluster']} {spec['tuner']} seed {spec['seed']}", 280),
+        model=context.model,
+        traits=Traits(**context.traits),
+        place=f"{context.traits['build']} | {spec['cluster']} | {where}",
+        tuner=spec["tuner"],
+        seed=spec["seed"],
+        provenance=provenance,
+        version=__version__,
+        cost_model=_cost_model_digest(),
+        observations=tuple(_observations(record.runs, rejected, _Campaign.open(record.runs, space, cluster))),
+        notes=read_notes(folder),
+    )
+
+
+def _cost_model_digest() -> str:
+    """Which constants the expected figures rest on."""
+    posterior = files("simulator").joinpath("data", "posterior.json")
+    return hashlib.sha256(posterior.read_bytes()).hexdigest()[:16]
+
+
+def _rejected(result: Mapping[str, Any]) -> frozenset[str]:
+    """Labels of the trials that the gate rejected."""
+    return frozenset(loss["label"] for loss in result["lost"] if loss["reason"].startswith(f"{REFUSED} reject"))
+
+
+@dataclass
+class _Tried:
+    """One recipe with all of its runs that say something of it, in order."""
+
+    recipe: Recipe
+    values: dict[str, Any]
+    rows: list[RunRow]
+    estimate: Estimate
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Mean over its runs of the median timed step, which a passing hiccup does not move; None without one."""
+        times = [statistics.median(timed) for row in self.rows if (timed := _timed(row))]
+        return statistics.fmean(times) if times else None
+
+    @property
+    def timed_steps(self) -> int:
+        return sum(len(_timed(row)) for row in self.rows)
+
+
+def _timed(row: RunRow) -> tuple[float, ...]:
+    """Timed steps of a run that ended well."""
+    return row.report.timed_step_times_s if row.report and row.report.status == "ok" else ()
+
+
+@dataclass
+class _Campaign:
+    """The recipes of a campaign by digest, in the order first run; the baseline is the first."""
+
+    tried: dict[str, _Tried]
+    band: NoiseBand
+
+    @classmethod
+    def open(cls, runs: Iterable[RunRow], space: SearchSpace, cluster: ClusterSpec) -> _Campaign:
+        from attune_lab.cost_model import SimulatedCostModel
+
+        told = [row for row in runs if _tells(row)]
+        recipes = list({row.recipe.digest: row.recipe for row in told}.values())
+        estimates = SimulatedCostModel(cluster).estimate(recipes)
+        tried = {
+            recipe.digest: _Tried(recipe, space.values(recipe), [r for r in told if r.recipe == recipe], estimate)
+            for recipe, estimate in zip(recipes, estimates, strict=True)
+        }
+        baselines = [row.report for row in told if row.purpose == "baseline" and row.report and _timed(row)]
+        return cls(tried, noise_band(baselines))
+
+    def derived_from(self, row: RunRow) -> _Tried:
+        """The measured recipe that a trial was derived from.
+
+        The latest one from which the edits that the tuner named lead to the trial; where its words fit none, the one
+        that differs in the fewest parameters.
+        """
+        trial = self.tried[row.recipe.digest]
+        earlier: list[_Tried] = []
+        for tried in self.tried.values():
+            if tried is trial:
+                break
+            if tried.step_time_s is not None:
+                earlier.insert(0, tried)
+        said = {key: tuple(pair) for key, pair in row.proposal["changed"].items()}
+        stated = next((tried for tried in earlier if edits_between(tried.values, trial.values) == said), None)
+        return stated or min(earlier, key=lambda tried: len(edits_between(tried.values, trial.values)))
+
+
+def _tells(row: RunRow) -> bool:
+    """Whether a run says something of its recipe: what the infrastructure broke, or could not start, does not."""
+    if row.report is None or row.repeats or row.report.status in INFRASTRUCTURE_FAULTS:
+        return False
+    return row.report.status != "invalid" or row.report.message.startswith("the gate would reject")
+
+
+def edits_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Edits:
+    """Parameter -> (value before, value after), where two recipes differ."""
+    return {key: (before[key], after[key]) for key in before if before[key] != after[key]}
+
+
+def _observations(runs: Iterable[RunRow], rejected: frozenset[str], campaign: _Campaign) -> Iterable[Observation]:
+    """One observation for every recipe of the search, in the order first run."""
+    seen, bad = {next(iter(campaign.tried))}, {row.recipe.digest for row in runs if row.label in rejected}
+    for row in runs:
+        digest = row.recipe.digest
+        if row.purpose != "search" or not _tells(row) or digest in seen:
+            continue
+        seen.add(digest)
+        base, trial = campaign.derived_from(row), campaign.tried[digest]
+        edits = edits_between(base.values, trial.values)
+        if edits:  # else it differs in nothing that is a lever
+            # Where the recipe it was derived from was rejected too, this lever need not be the cause.
+            blamed = digest in bad and base.recipe.digest not in bad
+            if digest not in bad or blamed:
+                yield _observation(row, edits, base, trial, campaign.band, rejected=blamed)
+
+
+def _observation(
+    row: RunRow, edits: Edits, base: _Tried, trial: _Tried, band: NoiseBand, *, rejected: bool
+) -> Observation:
+    assert base.step_time_s is not None
+    last = trial.rows[0].report
+    assert last is not None
+    half_width = band.of(max(min(base.timed_steps, trial.timed_steps), 1))
+    gain = None if trial.step_time_s is None else math.log(base.step_time_s / trial.step_time_s)
+    outcome: Outcome
+    if rejected or last.status == "invalid":
+        outcome, gain = "rejected", None
+    elif gain is None:
+        outcome = last.status  # type: ignore[assignment]  # an ok run has timed steps, what is left is a failure
+    else:
+        outcome = "gain" if gain > half_width else "loss" if gain < -half_width else "no-gain"
+    return Observation(
+        label=row.label,
+        lesson=row.proposal["lesson"],
+        edits={key: (as_scalar(before), as_scalar(after)) for key, (before, after) in edits.items()},
+        base=base.recipe.digest,
+        recipe=trial.recipe.digest,
+        outcome=outcome,
+        expected=_expected(base.estimate, trial.estimate),
+        measured=gain,
+        se=None if gain is None else half_width / _HALF_WIDTHS,
+        expected_memory=_share(trial.estimate.peak_memory_bytes, trial.estimate.memory_capacity_bytes),
+        measured_memory=max((share for run in trial.rows if (share := _measured_share(run)) is not None), default=None),
+        message="" if gain is not None else str(plain(last.message))[:300],
+    )
+
+
+def _expected(base: Estimate, trial: Estimate) -> float | None:
+    if base.problems or trial.problems:
+        return None
+    return math.log(base.step_time_s / trial.step_time_s)
+
+
+def _measured_share(row: RunRow) -> float | None:
+    report = row.report
+    if report is None or report.status != "ok" or not report.peak_memory_bytes or not report.memory_capacity_bytes:
+        return None
+    return _share(max(report.peak_memory_bytes), report.memory_capacity_bytes)
+
+
+def _share(peak: float, capacity: float) -> float | None:
+    return peak / capacity if math.isfinite(peak) and capacity > 0 else None
+
+
+def find_campaigns(folder: Path) -> list[Path]:
+    """The campaign folders in ``folder`` or anywhere below it, sorted.
+
+    Raises:
+        UserError: there is none.
+    """
+    from attune_lab.campaign.store import DATABASE
+
+    found = sorted(path.parent for path in folder.rglob(DATABASE))
+    if not found:
+        raise UserError(f"{folder} holds no campaign; give the --out folder of attune tune, or a folder above it")
+    return found

@@ -1,0 +1,159 @@
+"""`attune lessons` and what stands below it, from learning a campaign to tuning with what was learnt."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from attune_lab.cli.lessons import DEFAULT
+from attune_lab.lessons import records
+from attune_lab.lessons.records import LearntCampaign, Observation, Records, Traits
+
+RECIPE = Path(__file__).with_name("tiny.sh")
+FILE = Path("campaigns") / "lessons.json"
+HOSTILE = "evil\x1b]0;title\x07 [bold]x[/bold] [/nope]"
+
+
+def campaign(
+    n: int, gain: float, model: str = "mine", n_gpus: int = 8, outcome: str | None = None, name: str = ""
+) -> LearntCampaign:
+    figures = (
+        {"outcome": outcome} if outcome else {"measured": gain, "se": 0.005, "outcome": "gain" if gain > 0 else "loss"}
+    )
+    seen = Observation(
+        label=f"{n:03}-search",
+        lesson="C-dispatcher",
+        edits={"dispatcher": ("alltoall", "flex:deepep")},
+        base="0" * 64,
+        recipe="1" * 64,
+        expected=0.02,
+        message="\x1b[31mred [/red]" if outcome else "",
+        **figures,  # type: ignore[arg-type]
+    )
+    traits = Traits(
+        build=f"gqa {model}", dense=False, experts=8, parameters=10**10, seq_len=4096, accelerator="H100-SXM5-80GB",
+        n_gpus=n_gpus, nodes=1, nvlink_domain=8, versions="",
+    )  # fmt: skip
+    return LearntCampaign(
+        digest=f"{n:064x}", name=name or f"campaign {n}", model=model, traits=traits, place=f"{model} {n}",
+        tuner="attune", seed=n, provenance="simulated", version="0", cost_model="0", observations=(seen,),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def file(attune) -> Path:
+    """Two worlds in which the dispatcher gains for one model, two in which it loses for another, one that crashed."""
+    kept = [campaign(n, 0.1 + n / 1000) for n in range(1, 4)]
+    kept += [campaign(n, -0.1 + n / 1000, model=HOSTILE) for n in range(4, 7)]
+    kept += [campaign(7, 0.0, outcome="crash", name=f"=HYPERLINK(1) {HOSTILE}")]
+    FILE.parent.mkdir()
+    FILE.write_text(Records(campaigns=tuple(kept)).model_dump_json())
+    return FILE
+
+
+def test_the_default_file_is_the_records(attune) -> None:
+    assert DEFAULT == records.DEFAULT_FILE
+
+
+def test_the_list_is_as_it_was(attune) -> None:
+    listed = attune("lessons", "--json").json
+    assert set(listed) == {"lessons"}
+    assert {"id", "symptoms", "moves", "sources"} <= set(listed["lessons"][0])
+
+
+def test_from_a_campaign_to_the_next(attune) -> None:
+    tune = ("tune", RECIPE, "--cluster", "8xH200-SXM5-141GB", "--budget", "16x", "--json")
+    first = attune(*tune, "--seed", "100").json
+    learnt = attune("lessons", "learn", "campaigns", "--json").json
+    assert learnt["file"] == str(FILE)
+    assert len(learnt["learnt"]) == 1
+    again = attune("lessons", "learn", first["out"], "campaigns", "--json").json
+    assert (again["learnt"], again["known"], again["campaigns"]) == ([], 1, 1)
+    digest = learnt["learnt"][0]["campaign"]
+    behind = attune("lessons", "why", digest, "--json").json["observations"]
+    assert len(behind) == learnt["learnt"][0]["observations"] > 0
+    shown = attune("lessons", "show", "--json").json
+    assert sum(move["tries"] for move in shown["moves"]) == len(behind)
+
+
+@pytest.mark.parametrize(
+    "words", [["show"], ["show", "C-dispatcher"], ["why", "C-dispatcher"], ["why", "0" * 63 + "7"]]
+)
+def test_a_terminal_of_80_columns_is_enough_and_obeys_nothing(attune, file, monkeypatch, words) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = attune("lessons", *words)
+    assert shown.code == 0
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    assert "\x1b" not in shown.stdout
+    assert "\x07" not in shown.stdout
+
+
+def test_markup_in_a_file_is_text(attune, file) -> None:
+    assert "[bold]x[/bold]" in " ".join(attune("lessons", "show").stdout.split())
+
+
+def test_contradictions_are_shown_with_both_sides(attune, file) -> None:
+    (move,) = attune("lessons", "show", "C-dispatcher", "--json").json["moves"]
+    assert move["conflict"]
+    gains = {side["context"].split(" on ")[0]: side["gain_pct"] for side in move["sides"]}
+    assert gains["mine"] > 5
+    assert min(gains.values()) < -5
+    text = " ".join(attune("lessons", "show", "C-dispatcher").stdout.split())
+    assert "conflict, gain: mine on 8xH100" in text
+    assert "conflict, loss: evil" in text
+
+
+def test_retracted_and_restored(attune, file) -> None:
+    digest = f"{1:064x}"
+    assert attune("lessons", "retract", digest, "--json").code == 2
+    assert attune("lessons", "retract", digest, "--why", "the recipe\nwas faulty", "--json").json["retracted"]
+    assert attune("lessons", "show", "--json").json["moves"][0]["tries"] == 6
+    assert "the recipe was faulty" in attune("lessons", "show").stdout
+    assert attune("lessons", "retract", digest, "--undo", "--json").json["retracted"] is False
+    assert attune("lessons", "show", "--json").json["moves"][0]["tries"] == 7
+
+
+def test_exported(attune, file) -> None:
+    assert attune("lessons", "export", "all.csv").code == 0
+    rows = list(csv.DictReader(Path("all.csv").read_text().splitlines()))
+    assert len(rows) == 7
+    assert json.loads(rows[0]["edits"]) == {"dispatcher": ["alltoall", "flex:deepep"]}
+    assert rows[6]["name"].startswith("'=HYPERLINK")
+    assert attune("lessons", "export", "some.json", "--without", "mine", "--json").json["campaigns"] == 3
+    assert attune("lessons", "show", "--from", "some.json", "--json").json["moves"][0]["tries"] == 3
+    attune("lessons", "export", "all.yaml")
+    written = YAML(typ="safe").load(Path("all.yaml"))
+    assert Records.model_validate(json.loads(json.dumps(written))) == records.read_records(file)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["learn", "nowhere"], "nowhere holds no campaign"),
+        (["show", "NO-SUCH"], "no try of lesson NO-SUCH"),
+        (["show", "--from", "none.json"], "none.json does not exist"),
+        (["why", "NO-SUCH"], "no campaign is called NO-SUCH"),
+        (["export", "x.xlsx"], "x.xlsx ends in none of"),
+        (["export", "x.csv", "--without", "glm"], "--without glm: no campaign of that model"),
+        (["retract", "ffff", "--why", "x"], "no campaign is called ffff"),
+    ],
+)
+def test_a_mistake_is_one_sentence(attune, file, words, said) -> None:
+    refused = attune("lessons", *words)
+    assert refused.code == 2
+    assert said in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"campaigns": 5}', "\x00\x01"])
+def test_tuning_with_a_bad_file_is_refused_before_anything_runs(attune, content) -> None:
+    Path("bad.json").write_text(content)
+    tune = ("tune", RECIPE, "--cluster", "8xH200-SXM5-141GB", "--budget", "16x", "--lessons", "bad.json", "--out", "o")
+    refused = attune(*tune)
+    assert refused.code == 2
+    assert "bad.json" in refused.stderr
+    assert not Path("o").exists()
