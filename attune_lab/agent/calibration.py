@@ -54,6 +54,9 @@ FULL = 0.97
 """Share of the memory beyond which a run counts as too full: close to the limit the allocator flushes its cache and
 retries, which costs step time, and routing can still end the run."""
 
+LIKELY = 0.2
+"""What fits with a smaller probability is not run: a run that is out of memory ends early and costs little."""
+
 
 class Errors:
     """Gaussian process over the log errors of some recipes.
@@ -145,6 +148,10 @@ class Calibration:
         """Probability of each recipe to run without filling the memory beyond `FULL`, shape (len(items),)."""
         error, sd = self._memory.predict(items)
         return normal_cdf((math.log(FULL) - np.log(_fills(items)) - error) / np.hypot(sd, MEMORY_NOISE))
+
+    def fits(self, item: Priced) -> bool:
+        """Whether a recipe is likely enough to fit to be run (`LIKELY`)."""
+        return not item.estimate.problems and bool(self.fit_chance([item])[0] >= LIKELY)
 
 
 def _fills(items: Sequence[Priced]) -> Floats:

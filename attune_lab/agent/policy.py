@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attune_lab.agent.calibration import Calibration, expected_improvement
+from attune_lab.agent.calibration import LIKELY, Calibration, expected_improvement
 from attune_lab.agent.coordinates import Coordinates, Priced
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.jumps import JumpFinder
-from attune_lab.agent.moves import resolve, touches_layout
+from attune_lab.agent.moves import is_small, resolve, touches_layout
 from attune_lab.agent.prices import Draft, Edits, Prices
 from attune_lab.agent.rules import CHECK_MEMORY, DIAGNOSE_FIRST, Rulebook
 from attune_lab.agent.suspects import Suspects
@@ -38,12 +38,6 @@ and clusters, so they are taken at twice their width."""
 
 SEARCHES = frozenset({"layout", "neighbour"})
 """Moves that stand for many recipes."""
-
-LIKELY = 0.2
-"""What runs through with a smaller probability is not run: for memory, or for what made other runs fail."""
-
-TOGETHER = 0.03
-"""Settings are moved together when each is expected to gain less than this: a few noise bands."""
 
 WORTH = 0.0005
 """A setting that is expected to gain less than this joins no others."""
@@ -161,8 +155,8 @@ class CatalogPolicy:
         edits: dict[str, Any] = {}
         lesson = None
         for single in sorted(singles, key=lambda single: -single.gain):
-            is_small = WORTH < single.gain < TOGETHER and not touches_layout(single.edits)
-            if is_small and not edits.keys() & single.edits.keys():
+            joins = single.gain > WORTH and is_small(situation.best.estimate, single.estimate)
+            if joins and not touches_layout(single.edits) and not edits.keys() & single.edits.keys():
                 edits |= single.edits
                 lesson = lesson or single.lesson
         if lesson is None or len(edits) < 2 or self._is_refused(lesson, edits, situation):
@@ -232,21 +226,24 @@ class Appraiser:
         ]
 
     def appraise(self, drafts: Sequence[Candidate], situation: Situation) -> list[Candidate]:
-        """Those of ``drafts`` that are launchable, new and allowed by the rules, with what they promise."""
+        """Those of ``drafts`` that are launchable, new and likely to run, with what they promise."""
+        seen = self.expect(drafts, situation)
+        return [one for one in seen if one.fit_chance >= LIKELY and one.sound_chance >= LIKELY]
+
+    def expect(self, drafts: Sequence[Candidate], situation: Situation) -> list[Candidate]:
+        """Those of ``drafts`` that are launchable and new, with what they promise."""
         fresh = [draft for draft in _distinct(drafts) if _is_new(draft, situation)]
         if not fresh:
             return []
         look = self.look(fresh, situation)
-        chances = look.fit_chances * look.sound_chances
-        appraised = []
-        for place, draft in enumerate(fresh):
-            if chances[place] < LIKELY:
-                continue
-            gain, sd = _blend(float(look.gains[place]), float(look.sds[place]), draft, situation)
-            score = float(expected_improvement(np.array([gain]), np.array([sd]))[0] * chances[place])
-            fit, sound = float(look.fit_chances[place]), float(look.sound_chances[place])
-            appraised.append(replace(draft, gain=gain, sd=sd, fit_chance=fit, sound_chance=sound, score=score))
-        return appraised
+        columns = zip(look.gains.tolist(), look.sds.tolist(), strict=True)
+        blended = [_blend(*column, draft, situation) for column, draft in zip(columns, fresh, strict=True)]
+        gains, sds = (np.array(column) for column in zip(*blended, strict=True))
+        look = replace(look, gains=gains, sds=sds)
+        figures = (look.gains, look.sds, look.fit_chances, look.sound_chances, look.scores)
+        names = ("gain", "sd", "fit_chance", "sound_chance", "score")
+        rows = zip(*(column.tolist() for column in figures), strict=True)
+        return [replace(draft, **dict(zip(names, row, strict=True))) for draft, row in zip(fresh, rows, strict=True)]
 
     def look(self, items: Sequence[Priced], situation: Situation) -> Look:
         """What is expected of ``items``, which have estimates."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attune_lab.agent.calibration import Calibration
+from attune_lab.agent.calibration import LIKELY, Calibration
 from attune_lab.agent.coordinates import Coordinates
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
 from attune_lab.agent.jumps import JumpFinder
@@ -206,8 +206,9 @@ class AttuneTuner:
             (draft,) = self._prices.edited(recipe, [edits])
             drafts.append(Candidate(draft.recipe, edits, "out of memory", lesson, draft.estimate))
             recipe = draft.recipe
-        promising = self._stop_rule().worthwhile(self._appraiser.appraise(drafts, self._situation()))
-        return proposal(promising[0], self._space, self._best.recipe) if promising else None
+        expected = self._appraiser.expect(drafts, self._situation())
+        chosen = next((draft for draft in expected if draft.fit_chance >= LIKELY), None)
+        return proposal(chosen, self._space, self._best.recipe) if chosen else None
 
     def _stop_rule(self) -> StopRule:
         """The stop rule on what is known now; a run is expected to cost what the baseline's did, by predicted step."""
