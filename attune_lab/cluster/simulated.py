@@ -127,7 +127,7 @@ class SimulatedCluster:
     def _logged(self, report: RunReport, recipe: Recipe, folder: Path) -> RunReport:
         path = folder / f"{report.label}.log"
         batch, lr = recipe.get("gbs"), recipe.get("lr")
-        write_log(report, path, global_batch_size=int(str(batch)), lr=float(str(lr or 0.0)))
+        write_log(report, path, global_batch_size=int(str(batch)), lr=float(str(lr or 0.0)), gpus=self.spec.n_gpus)
         return report.model_copy(update={"log_path": str(path)})
 
 

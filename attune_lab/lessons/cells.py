@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attune_lab.lessons.context import likeness
 from attune_lab.lessons.pooling import UNKNOWN_SD, Floats, expected_spread, failure_chance, pool, predict
@@ -51,15 +52,16 @@ class _Cell:
     kind: _Kind
     traits: Mapping[str, Any]
     surprises: list[tuple[float, float, str]] = field(default_factory=list)  # value, standard error, place
-    failed: list[bool] = field(default_factory=list)
     tries: int = 0
+    failed: int = 0
+    judged: int = 0  # tries that ended otherwise than out of memory
 
     def add(self, campaign: LearntCampaign, seen: Observation) -> None:
         self.tries += 1
         if seen.surprise is not None and seen.se is not None:
             self.surprises.append((seen.surprise, seen.se, campaign.place))
-        if seen.outcome != "oom":
-            self.failed.append(seen.outcome in FAILED)
+        self.failed += seen.outcome in FAILED
+        self.judged += seen.outcome != "oom"
 
 
 class _Kind(NamedTuple):
@@ -69,6 +71,9 @@ class _Kind(NamedTuple):
     parameters: str
     move: str
 
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _SHARES = np.array([SAME_LESSON, SAME_PARAMETERS, SAME_EDITS])
 
@@ -80,12 +85,14 @@ def _kind(lesson: str | None, move: str) -> _Kind:
 class Cells:
     """All cells of the campaigns that count. Answers do not depend on the order in which observations come."""
 
-    def __init__(self, observations: Iterable[tuple[LearntCampaign, Observation]]) -> None:
+    def __init__(self, campaigns: Iterable[LearntCampaign]) -> None:
         found: dict[tuple[_Kind, str], _Cell] = {}
-        for campaign, seen in observations:
+        for campaign in campaigns:
             traits = campaign.traits.model_dump()
-            kind = _kind(seen.lesson, move_of({key: after for key, (_, after) in seen.edits.items()}))
-            found.setdefault((kind, json.dumps(traits)), _Cell(kind, traits)).add(campaign, seen)
+            context = json.dumps(traits)
+            for seen in campaign.observations:
+                kind = _kind(seen.lesson, move_of({key: after for key, (_, after) in seen.edits.items()}))
+                found.setdefault((kind, context), _Cell(kind, traits)).add(campaign, seen)
         self._cells = [found[key] for key in sorted(found)]
         self._pooled = [
             pool(*zip(*sorted(cell.surprises), strict=True)) if cell.surprises else None for cell in self._cells
@@ -94,6 +101,7 @@ class Cells:
         names = list(self._contexts)
         self._context = np.array([names.index(text) for _, text in sorted(found)], dtype=np.int64)
         self._apart = np.array([[likeness(a, b) for b in self._contexts.values()] for a in self._contexts.values()])
+        self._counts = np.array([(c.tries, c.failed, c.judged) for c in self._cells], dtype=np.float64).reshape(-1, 3)
         self._codes: dict[str, int] = {}
         self._kinds = np.array([self._coded(cell.kind) for cell in self._cells], dtype=np.int64).reshape(-1, 3)
 
@@ -102,34 +110,33 @@ class Cells:
 
     def effect(self, lesson: str | None, move: str, traits: Mapping[str, Any]) -> Effect | None:
         """What is known of a move (see `move_of`) of a lesson where these traits hold; None if nothing."""
-        kind = _kind(lesson, move)
-        to = (self._kinds == self._coded(kind)) @ _SHARES
-        to = to * np.array([likeness(traits, known) for known in self._contexts.values()])[self._context]
-        near = [int(n) for n in np.argsort(-to, kind="stable") if to[n] > 0]
-        if not near:
+        kind = self._coded(_kind(lesson, move))
+        to: Floats = (self._kinds == kind) @ _SHARES
+        near = np.flatnonzero(to > 0)
+        if not len(near):
             return None
-        tries = sum(self._cells[n].tries for n in near)
-        chance = self._failure_chance(kind, near, to)
-        timed = [n for n in near if self._pooled[n]][:NEAREST]
-        if not timed:
+        to = to[near] * self._likeness_to(traits)[self._context[near]]
+        tries = int(self._counts[near, 0].sum())
+        chance = self._failure_chance(near, to, own=self._kinds[near, -1] == kind[-1])
+        nearest = [n for n in np.argsort(-to, kind="stable") if self._pooled[near[n]]][:NEAREST]
+        if not nearest:
             return Effect(0.0, UNKNOWN_SD, chance, tries)
-        pooled = [known for n in timed if (known := self._pooled[n])]
+        cells, to = near[nearest], to[nearest]
+        pooled = [known for n in cells if (known := self._pooled[n])]
         means, variances = np.array([p.mean for p in pooled]), np.array([p.mean_sd**2 for p in pooled])
-        mean, sd = predict(means, variances, self._likeness_among(timed), to[timed])
-        return Effect(mean, math.hypot(sd, expected_spread(pooled, to[timed])), chance, tries)
+        mean, sd = predict(means, variances, self._likeness_among(cells), to)
+        return Effect(mean, math.hypot(sd, expected_spread(pooled, to)), chance, tries)
 
-    def _likeness_among(self, cells: list[int]) -> Floats:
+    def _likeness_to(self, traits: Mapping[str, Any]) -> Floats:
+        return np.array([likeness(traits, known) for known in self._contexts.values()])
+
+    def _likeness_among(self, cells: Ints) -> Floats:
         kinds, contexts = self._kinds[cells], self._context[cells]
         shared: Floats = (kinds[:, None, :] == kinds[None, :, :]) @ _SHARES
         among: Floats = shared * self._apart[np.ix_(contexts, contexts)]
         return among
 
-    def _failure_chance(self, kind: _Kind, near: list[int], to: Floats) -> float:
-        """The same edits, whichever lesson made them, are a move's own tries."""
-        own: list[tuple[bool, float]] = []
-        alike: list[tuple[bool, float]] = []
-        for n in near:
-            cell = self._cells[n]
-            side = own if cell.kind.move == kind.move else alike
-            side += [(failed, float(to[n])) for failed in cell.failed]
-        return failure_chance(own, alike)
+    def _failure_chance(self, near: Ints, to: Floats, own: Bools) -> float:
+        """The same edits, whichever lesson made them, are a move's ``own`` tries."""
+        weighed = to[:, None] * self._counts[near, 1:]
+        return failure_chance(own=weighed[own].sum(axis=0), alike=weighed[~own].sum(axis=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from attune_lab.contracts import UserError
 from attune_lab.lessons.cells import Cells, Effect, move_of
 from attune_lab.lessons.context import Context
-from attune_lab.lessons.records import LearntCampaign, Observation, Records, read_records
+from attune_lab.lessons.records import LearntCampaign, Observation, read_records
 
 __all__ = ["Context", "Effect", "Evidence", "Experience", "pinned", "pinned_options", "takes_evidence"]
 
@@ -36,22 +36,22 @@ class Evidence:
         self.campaigns = tuple(campaign for campaign in campaigns if not campaign.standing.retracted)
         self._effects: dict[tuple[Any, ...], Effect | None] = {}
 
-    @classmethod
-    def load(cls, source: object) -> Evidence:
+    @staticmethod
+    def load(source: object) -> Evidence:
         """The evidence in a file of `attune lessons learn`, named by its path or by what `pinned` made of it.
 
         Raises:
             UserError: no such file, not such a file, or not the one that was pinned.
         """
         if isinstance(source, Mapping):
-            records, digest = _read(str(source.get("file", "")))
+            evidence, digest = _read(str(source.get("file", "")))
             if digest != source.get("sha256"):
                 raise UserError(f"{source.get('file')} has changed since it was chosen; choose it again, or restore it")
         elif isinstance(source, str | Path):
-            records, _ = _read(str(source))
+            evidence, _ = _read(str(source))
         else:
             raise UserError("option lessons must be the path of a file that attune lessons learn wrote")
-        return cls(records.campaigns)
+        return evidence
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -70,6 +70,13 @@ class Evidence:
         left_out = in_models(self.campaigns, models)
         return Evidence(campaign for campaign in self.campaigns if campaign.digest not in left_out)
 
+    def without_worlds(self, seeds: Container[int]) -> Evidence:
+        """The evidence without campaigns in the simulated worlds of ``seeds``.
+
+        What is particular to a world, its physics, versions and defects, is so for every model and on every cluster.
+        """
+        return Evidence(c for c in self.campaigns if c.provenance == "measured" or c.seed not in seeds)
+
     def observations(self) -> Iterator[tuple[LearntCampaign, Observation]]:
         """Every observation that counts, with its campaign."""
         return ((campaign, seen) for campaign in self.campaigns for seen in campaign.observations)
@@ -87,7 +94,7 @@ class Evidence:
 
     @cached_property
     def _cells(self) -> Cells:
-        return Cells(self.observations())
+        return Cells(self.campaigns)
 
 
 def in_models(campaigns: Collection[LearntCampaign], models: Collection[str]) -> frozenset[str]:
@@ -104,8 +111,7 @@ def pinned(path: Path | str) -> dict[str, Any]:
     Raises:
         UserError: no such file, or not such a file.
     """
-    records, digest = _read(str(path))
-    evidence = Evidence(records.campaigns)
+    evidence, digest = _read(str(path))
     counted = {"campaigns": len(evidence.campaigns), "models": list(evidence.models)}
     return {"file": str(path), "sha256": digest, **counted}
 
@@ -134,15 +140,16 @@ def pinned_options(tuner: str, options: Mapping[str, Any], folder: Path = Path()
     return dict(options)
 
 
-def _read(path: str) -> tuple[Records, str]:
-    """See `read_records`; a file that has not changed is read once in a process."""
+def _read(path: str) -> tuple[Evidence, str]:
+    """The evidence in a file and its SHA-256; a file that has not changed is read once in a process."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
-        return read_records(Path(path))  # which says what is wrong
+        return _read_once(path)  # which says what is wrong
     return _read_once(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @lru_cache(maxsize=4)
-def _read_once(path: str, *_: int) -> tuple[Records, str]:
-    return read_records(Path(path))
+def _read_once(path: str, *_: int) -> tuple[Evidence, str]:
+    records, digest = read_records(Path(path))
+    return Evidence(records.campaigns), digest

@@ -98,15 +98,13 @@ def expected_spread(cells: Sequence[Pooled], to: Floats) -> float:
     return math.sqrt((PRIOR_SPREAD**2 + squares) / (1.0 + float(weights.sum())))
 
 
-def failure_chance(own: Sequence[tuple[bool, float]], alike: Sequence[tuple[bool, float]]) -> float:
-    """Chance that the next try of a move fails, from (failed, weight) of its own tries and of similar moves'.
+def failure_chance(own: Sequence[float] | Floats, alike: Sequence[float] | Floats) -> float:
+    """Chance that the next try of a move fails, from how often it and similar moves did.
 
-    Similar moves set the prior, which stays worth four tries however many they are.
+    Args:
+        own: of the move itself, (failed tries, tries), each try by its weight.
+        alike: the same of similar moves. They set the prior, which stays worth four tries however many they are.
     """
-    fails, tries = FAILURE_PRIOR[0], sum(FAILURE_PRIOR)
-    chance = (fails + _weighed(alike)) / (tries + sum(weight for _, weight in alike))
-    return (chance * tries + _weighed(own)) / (tries + sum(weight for _, weight in own))
-
-
-def _weighed(tries: Sequence[tuple[bool, float]]) -> float:
-    return sum(weight for failed, weight in tries if failed)
+    worth = sum(FAILURE_PRIOR)
+    prior = (FAILURE_PRIOR[0] + alike[0]) / (worth + alike[1])
+    return float((prior * worth + own[0]) / (worth + own[1]))
