@@ -2,9 +2,10 @@
 
     python -m experiments.lessons_held_out campaigns/lessons.json [--json]
 
-Each model in the file is left out in turn. For every timed try of it the surprise (measured minus expected log gain) is
-predicted from the other models alone. `error` is the root mean square with and without evidence (without: 0, what the
-cost model expects); `inside` is the share within the 95 % interval of the prediction.
+For every timed try the surprise (measured minus expected log gain) is predicted from campaigns of other models in other
+simulated worlds alone: what is particular to a world is so for every model. `error` is the root mean square with and
+without evidence (without: 0, what the cost model expects); `inside` is the share within the 95 % interval of the
+prediction.
 """
 
 from __future__ import annotations
@@ -50,20 +51,21 @@ def held_out(evidence: Evidence) -> list[HeldOut]:
 
 
 def _of_model(evidence: Evidence, model: str) -> Iterator[HeldOut]:
-    others = evidence.without_models([model])
     found = []
-    for campaign, seen in evidence.observations():
-        if campaign.model != model or seen.surprise is None or seen.se is None:
-            continue
-        context = Context(model, campaign.traits.model_dump())
-        effect = others.effect(seen.lesson, {key: after for key, (_, after) in seen.edits.items()}, context)
-        if effect is not None:
-            found.append((seen.surprise, effect.surprise, math.hypot(effect.surprise_sd, seen.se)))
+    for campaign in evidence.campaigns:
+        if campaign.model == model:
+            others = evidence.without_models([model]).without_worlds([campaign.seed])
+            context = Context(model, campaign.traits.model_dump())
+            for seen in campaign.observations:
+                edits = {key: after for key, (_, after) in seen.edits.items()}
+                effect = others.effect(seen.lesson, edits, context)
+                if effect is not None and seen.surprise is not None and seen.se is not None:
+                    found.append((seen.surprise, effect.surprise, math.hypot(effect.surprise_sd, seen.se)))
     if found:
-        seen_, predicted, sd = np.array(found).T
-        error = seen_ - predicted
+        measured, predicted, sd = np.array(found).T
+        error = measured - predicted
         inside = float((np.abs(error) <= _Z * sd).mean())
-        yield HeldOut(model, len(found), _rms(seen_), _rms(error), inside)
+        yield HeldOut(model, len(found), _rms(measured), _rms(error), inside)
 
 
 def _rms(values: NDArray[np.float64]) -> float:

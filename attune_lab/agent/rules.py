@@ -18,7 +18,8 @@ class Rule:
 
 
 ONE_LEVER = Rule(
-    "one-lever", "a proposal moves one lever; a layout with the recomputation and overlap it needs counts as one"
+    "one-lever",
+    "a proposal moves one lever; a layout with the recomputation, dispatcher and overlaps it needs counts as one",
 )
 DIAGNOSE_FIRST = Rule("diagnose-first", "a lesson is considered only when one of its symptoms shows")
 USE_CATALOG = Rule("use-catalog", "moves come from the catalog of lessons")

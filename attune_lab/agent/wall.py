@@ -23,6 +23,7 @@ from attune_lab.agent.rules import (
 from attune_lab.agent.stopping import REAL_CHANCE
 from attune_lab.contracts import CostModel, RunReport, UserError
 from attune_lab.diagnosis import Diagnosis, diagnose
+from attune_lab.enumeration import LEVERS
 from attune_lab.lessons.catalog import Catalog, Lesson
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 Edits = Mapping[str, Value]
 
-WITH_A_LAYOUT = (*LAYOUT, "recompute", "ep_overlap", "tp_comm_overlap")
-"""What may move together: the sizes of a layout, and the recomputation and overlap it needs."""
+WITH_A_LAYOUT = (*LAYOUT, *LEVERS)
+"""What may move together: the sizes of a layout, and the recomputation, dispatcher and overlaps it needs."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Standing:
         history: what ran; ``latest`` is the trial told last.
         fits: whether a recipe is expected to fit, as far as the runs so far tell.
         kept: digests of the baseline and of every recipe that was kept as the best.
+        worth: whether a retry of a recipe out of memory promises enough for a run.
         unconfirmed: a gain that is to be measured again before it counts.
-        broken: (setting, value) that made a run fail.
         band: noise band of a search run, a fraction.
         left: GPU-hours left for the search.
     """
@@ -84,8 +85,8 @@ class Standing:
     fits: Callable[[Recipe], bool]
     kept: frozenset[str]
     latest: Trial | None = None
+    worth: Callable[[Recipe], bool] = lambda _: True
     unconfirmed: Recipe | None = None
-    broken: frozenset[tuple[str, Value]] = frozenset()
     band: float = 0.0
     left: float = float("inf")
     _diagnoses: dict[str, Diagnosis] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -244,7 +245,7 @@ def _retry_oom(draft: Draft, standing: Standing) -> str | None:
         level = standing.space.value(recipe, "recompute")
         estimate = standing.cost_model.estimate([recipe])[0]
         is_open = not estimate.problems and not standing.history.is_settled(recipe)
-        if is_open and ("recompute", level) not in standing.broken and standing.fits(recipe):
+        if is_open and standing.fits(recipe) and standing.worth(recipe):
             return f"{standing.label(failed)} ran out of memory: try the same recipe with recompute = {level} first"
     return None
 

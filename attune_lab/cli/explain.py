@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
+    from attune_lab.contracts import Estimate
+    from attune_lab.diagnosis import Symptom
     from attune_lab.workbench import Workbench
     from simulator.explain import Explanation, Influence, Term
 
 _NAMED = 3  # constants printed with a term
 _WEAK = 0.05  # elasticity below which they are not
 _LISTED = 10  # constants printed at the end
+_LOSS = 0.005  # share of the step below which a symptom is not printed
 _SMALL = 5e-4  # share of the whole below which parts are printed as one
 
 
@@ -37,6 +40,36 @@ def errors_of(bench: Workbench) -> dict[str, Any]:
 def explanation_of(bench: Workbench) -> Explanation:
     """The prediction for the baseline, taken apart."""
     return bench.cost_model.explain(bench.baseline)
+
+
+def losses_of(bench: Workbench, estimate: Estimate) -> list[Symptom]:
+    """What the predicted step loses and where memory stands, largest first; what costs nothing is left out."""
+    from attune_lab.contracts import RunReport
+    from attune_lab.diagnosis import diagnose
+    from attune_lab.recipe.effective import effective
+
+    predicted = RunReport(
+        label="",
+        status="ok",
+        provenance="simulated",
+        steps=0,
+        mfu=estimate.mfu,
+        peak_memory_bytes=estimate.stage_memory_bytes,
+        memory_capacity_bytes=estimate.memory_capacity_bytes,
+        breakdown_s=dict(estimate.breakdown_s),
+        diagnostics=dict(estimate.diagnostics),
+    )
+    symptoms = diagnose(predicted, effective(bench.baseline, bench.cluster)).symptoms
+    return [symptom for symptom in symptoms if symptom.at_stake >= _LOSS]
+
+
+def show_losses(console: Console, losses: list[Symptom]) -> None:
+    """Print what `losses_of` found, one line each."""
+    console.print("\nWhat the step loses (at most)", style="bold")
+    for symptom in losses:
+        indented(console, f"{symptom.at_stake:6.1%}  {symptom.name}: {symptom.evidence}")
+    if not losses:
+        indented(console, "nothing worth a change")
 
 
 def show_errors(console: Console, step_time_s: float, errors: dict[str, Any]) -> None:

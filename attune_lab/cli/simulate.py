@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attune_lab.cli.explain import errors_of, explanation_of, show_errors, show_explanation
+from attune_lab.cli.explain import errors_of, explanation_of, losses_of, show_errors, show_explanation, show_losses
 from attune_lab.cli.output import (
     CalibrationFile,
     CarryOver,
@@ -82,10 +82,13 @@ def simulate(
     explanation = explanation_of(bench) if explain else None
     if explanation is not None:
         data["explain"] = explanation.as_data()
+        losses = losses_of(bench, estimate)
+        data["symptoms"] = [asdict(symptom) for symptom in losses]
 
     def render(console: Console) -> None:
         _render(console, data)
         if explanation is not None:
+            show_losses(console, losses)
             show_explanation(console, explanation, explain_depth)
 
     emit(data, as_json=as_json, render=render)

@@ -36,6 +36,9 @@ NAMED: Mapping[str, str] = {
 }
 """Kinds of `attune_lab.logs.KINDS` that say what ran out, and their symptoms. The others say only when."""
 
+STATES = ("weights", "gradients", "optimizer")
+"""Parts of the memory that are there whatever the batch."""
+
 IN_PASSES = frozenset({"oom_forward", "oom_backward"})
 """What the line after the first step says of the place, where the optimizer's state is the cause."""
 
@@ -111,8 +114,8 @@ def kinds_of(held: Mapping[str, float], settings: Mapping[str, Any], stage: int 
     held = {name: size for name, size in held.items() if math.isfinite(size) and size > 0}
     if not held:
         return {}
-    states = sum(held.get(name, 0.0) for name in ("weights", "gradients", "optimizer"))
-    rest = sum(held.values()) - states
+    states = sum(size for name, size in held.items() if name in STATES)
+    rest = sum(size for name, size in held.items() if name not in STATES)
     last = stage is not None and stage == (settings.get("pp") or 1) - 1
     logits = min(logit_bytes(settings), held.get("temporary", 0.0)) if last else 0.0
     return {"oom_first_step": states, "oom_forward": rest - logits, "oom_last_stage": logits}

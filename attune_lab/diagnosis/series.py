@@ -43,6 +43,7 @@ UNTIMED = 0.02
 GROWTH = 0.03
 """Rise of the reserved peak, after a fifth of the steps, that is no warm-up."""
 
+_HALF = 1.7  # standard deviation of a normal distribution over the robust one of its lower half
 _DATA = re.compile(r"batch[-_ ]?generator|data[-_ ]?load|dataloader|data[-_ ]?time|batch_input", re.IGNORECASE)
 _MEMORY = re.compile(r"mem(?:ory)?(?:[-_ ]|$)|max_?mem|reserved|memallocated", re.IGNORECASE)
 
@@ -70,12 +71,14 @@ def step_times(times: Sequence[float], settings: Mapping[str, Any]) -> Iterator[
 
     Args:
         times: seconds, in order, positive.
-        settings: the recipe's; workers of the data loader and intervals of garbage collection name a period.
+        settings: the recipe's; the workers of the data loader name a period.
     """
     if len(times) < FEWEST:
         return
     gaps, calm = _split(times)
-    yield from _gaps(times, gaps, settings)
+    yield from _gaps(times, gaps, statistics.median(calm), settings)
+    if len(calm) < FEWEST:
+        return
     trend = _trend(calm)
     yield from _moved(calm, trend, settings)
     spread = _sigma(trend.rest) / statistics.median(calm)
@@ -92,22 +95,26 @@ def _sigma(values: Sequence[float]) -> float:
 
 
 def _split(times: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Places of the long steps, and the times of all others; a level that has moved is no long step."""
-    near = [statistics.median(times[max(i - 5, 0) : i + 6]) for i in range(len(times))]
-    rest = [seconds - middle for seconds, middle in zip(times, near, strict=True)]
-    limit = LONG_SIGMAS * _sigma(rest)
-    gaps = [i for i, middle in enumerate(near) if rest[i] > max(LONG * middle, limit)]
-    kept = set(gaps)
-    return gaps, [seconds for i, seconds in enumerate(times) if i not in kept]
+    """Places of the long steps, and the times of all others; a level that has moved is no long step.
+
+    Up to half of all steps may be long, so that the calm level is the lower quartile of a step's neighbours, and the
+    spread that of the lower half. Long steps in a row are a level.
+    """
+    calm = [sorted(near)[len(near) // 4] for i in range(len(times)) if (near := times[max(i - 5, 0) : i + 6])]
+    rest = [seconds - level for seconds, level in zip(times, calm, strict=True)]
+    limit = LONG_SIGMAS * _HALF * _sigma(sorted(rest)[: (len(rest) + 1) // 2])
+    late = {i for i, level in enumerate(calm) if rest[i] > max(LONG * level, limit)}
+    gaps = [i for i in sorted(late) if not late & {i - 1, i + 1}]
+    apart = set(gaps)
+    return gaps, [seconds for i, seconds in enumerate(times) if i not in apart]
 
 
-def _gaps(times: Sequence[float], gaps: Sequence[int], settings: Mapping[str, Any]) -> Iterator[Symptom]:
+def _gaps(times: Sequence[float], gaps: Sequence[int], calm: float, settings: Mapping[str, Any]) -> Iterator[Symptom]:
     """A habit of long steps: whose habit, its period says."""
     if len(gaps) < OFTEN:
         return
-    calm = statistics.median(times)
     lost = sum(times[i] - calm for i in gaps)
-    stake = min(lost / sum(times), 1.0)
+    stake = _share(lost / sum(times))
     each = f"{lost / len(gaps):.2f} s longer"
     period = _period(gaps)
     if period is None:

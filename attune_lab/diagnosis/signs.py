@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attune_lab.diagnosis.figures import CLOCKS
+
 
 @dataclass(frozen=True)
 class Symptom:
@@ -63,8 +65,7 @@ GUESS = 0.25
 # Limits. A communication or a bubble below 2 % of the step cannot repay a change that must clear a noise band of about
 # 1 %, and nothing is compute-bound while something else could save 5 %. Memory is borderline above 90 % of capacity
 # because routing and fragmentation move the peak by several per cent, and low below 75 % because the next cheaper
-# level of recomputation typically needs more than the difference. Products are slow 10 % below what large ones reach,
-# the spread of clocks between clusters.
+# level of recomputation typically needs more than the difference.
 # Of equal stakes the earlier sign comes first: a cause before what it causes.
 SIGNS = (
     Sign("overlap_not_happening", "serial_dp_frac", 0.02,
@@ -80,7 +81,7 @@ SIGNS = (
          stake="imbalance_frac"),
     Sign("expert_imbalance", "skew_frac", 0.02,
          "{x:.1%} of the step: the busiest expert rank is expected to take {v[expert_skew]:.2f}x the mean"),
-    Sign("low_gemm_efficiency", "gemm_of_sound", 0.9, "GEMMs reach {v[gemm_eff]:.0%} of peak, {x:.0%} of what large "
+    Sign("low_gemm_efficiency", "gemm_of_sound", CLOCKS, "GEMMs reach {v[gemm_eff]:.0%} of peak, {x:.0%} of what large "
          "ones do", above=False, stake="gemm_loss_frac"),
     Sign("full_recompute_in_use", "full_recompute", 0.5, "whole layers are recomputed", stake="replay_frac"),
     Sign("recompute_heavy", "recompute_level", 0.5, "recomputation is at level {x:.0f} of 3", stake="replay_frac"),

@@ -8,8 +8,8 @@ from typing import Any
 
 from attune_lab.contracts import Estimate, RunReport
 from attune_lab.diagnosis.endings import endings
+from attune_lab.diagnosis.figures import metrics
 from attune_lab.diagnosis.memory import out_of_memory, single_rank
-from attune_lab.diagnosis.metrics import metrics
 from attune_lab.diagnosis.series import over_time
 from attune_lab.diagnosis.signs import Symptom, signs_of
 from attune_lab.logs import Failure, TrainingLog, read_log

@@ -44,7 +44,7 @@ def work(settings: Mapping[str, Any]) -> dict[str, float]:
         routed = int(settings["topk"]) * int(settings["moe_ffn"]) if experts else 0
     except (KeyError, TypeError, ValueError, UserError):
         return {}
-    matrices = 3.0 if settings.get("swiglu") else 2.0
+    matrices = 3.0 if settings.get("swiglu") or settings.get("quick_geglu") else 2.0
     shared = (settings.get("shared_expert_size") or 0) if experts else 0
     return {
         **{part: layers * count for part, count in per_layer.items()},

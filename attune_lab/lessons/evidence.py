@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,6 +69,13 @@ class Evidence:
         """
         left_out = in_models(self.campaigns, models)
         return Evidence(campaign for campaign in self.campaigns if campaign.digest not in left_out)
+
+    def without_worlds(self, seeds: Container[int]) -> Evidence:
+        """The evidence without campaigns in the simulated worlds of ``seeds``.
+
+        What is particular to a world, its physics, versions and defects, is so for every model and on every cluster.
+        """
+        return Evidence(c for c in self.campaigns if c.provenance == "measured" or c.seed not in seeds)
 
     def observations(self) -> Iterator[tuple[LearntCampaign, Observation]]:
         """Every observation that counts, with its campaign."""

@@ -37,6 +37,7 @@ def render_summary(console: Console, result: Result) -> None:
         result: the JSON object of `attune tune`.
     """
     _warnings(console, result)
+    _known(console, result)
     _carried_over(console, result)
     _runs(console, result)
     _lost(console, result)
@@ -130,6 +131,15 @@ def _runs(console: Console, result: Result) -> None:
 def _warnings(console: Console, result: Result) -> None:
     for warning in result["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+
+
+def _known(console: Console, result: Result) -> None:
+    """Which evidence of past campaigns the tuner was given."""
+    known = result["options"].get("lessons")
+    if isinstance(known, Mapping):
+        models = ", ".join(known["models"]) or "no model"
+        of = f"{known['campaigns']} campaigns of {models} in {known['file']} (SHA-256 {known['sha256'][:12]})"
+        console.print(f"Known before: {escape(of)}")
 
 
 def _gate(console: Console, result: Result) -> None:

@@ -230,7 +230,7 @@ class StudySpec(_Part):
         approvals, carry_over: as in `attune tune`.
         time_limit_s: wall time after which a campaign's tuner counts as hung.
         memory_limit_gib: of the process a campaign runs in.
-        held_out: evidence that a tuner is given must not come from a model the study tunes.
+        held_out: evidence that a tuner is given must not come from a model or a world of the study.
         oracle: look up the optimum of every world, and the truth on what is shipped.
         logs: keep the log of every run.
     """
@@ -266,7 +266,7 @@ class StudySpec(_Part):
 
     @model_validator(mode="after")
     def _held_out(self, info: ValidationInfo) -> StudySpec:
-        """No tuner knows campaigns of a model that is tuned here: of one with the same widths, whatever its name."""
+        """No tuner knows campaigns of a model that is tuned here, whatever its name, or in the worlds of this study."""
         from attune_lab.lessons.evidence import Evidence, takes_evidence
 
         if (info.context or {}).get("stored") or not self.held_out:
@@ -283,6 +283,11 @@ class StudySpec(_Part):
                 raise ValueError(
                     f"the evidence of tuner {tuner.label} has campaigns of {model}, and {name} is that model; leave "
                     f"them out (attune lessons export FILE --without {model}), or write held_out: false"
+                )
+            if len(known.without_worlds(self.worlds.seeds).campaigns) < len(known.campaigns):
+                raise ValueError(
+                    f"the evidence of tuner {tuner.label} has campaigns in the simulated worlds of this study; learn "
+                    "from other seeds, or write held_out: false"
                 )
         return self
 

@@ -30,6 +30,9 @@ SAME = {
 }
 """A narrower word for what was taken out or what fills the memory."""
 
+LENGTHS = (60, 20)
+"""Steps of the runs that something is put into: enough to see a period, and what a campaign runs."""
+
 LEAST = 1000
 """The smallest seed of reported worlds; thresholds were looked at on seeds 100 to 999."""
 
@@ -74,10 +77,10 @@ def without_profile(report: RunReport) -> tuple[RunReport, TrainingLog]:
     return report.model_copy(update={"breakdown_s": {}, "diagnostics": {}}), log
 
 
-def over_time(worlds: int, seed: int) -> Confusion:
+def over_time(worlds: int, seed: int, steps: int) -> Confusion:
     """The matrix of what was put into series of steps: of the symptoms that only a series shows, the first."""
-    table = Confusion("over-time", "Put into the series of steps")
-    for run in injected(worlds, seed):
+    table = Confusion(f"over-{steps}-steps", f"Put into the series of {steps} steps")
+    for run in injected(worlds, seed, steps):
         diagnosis = diagnose(run.report, run.settings, run.log)
         found = diagnosis.find(IN_TIME)
         table.add(run.truth, found.name if found else CLEAN)
@@ -93,7 +96,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=LEAST, help="of the first world")
     options = parser.parse_args()
     tables, unclear = bottlenecks(trials(options.draws, options.seed))
-    tables.append(over_time(options.worlds, options.seed))
+    tables += [over_time(options.worlds, options.seed, steps) for steps in LENGTHS]
     print(write(options.out, tables))
     print(f"no term or part dominates in {unclear} further runs")
     full = tables[0]

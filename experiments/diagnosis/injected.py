@@ -18,7 +18,6 @@ from attune_lab.workbench import open_workbench
 Floats = NDArray[np.float64]
 Random = np.random.Generator
 
-STEPS = 60
 SCENARIOS = (("qwen3-235b-a22b", "64xH200-SXM5-141GB"), ("mixtral-8x22b", "64xH100-SXM5-80GB"),
              ("gpt-oss-120b", "64xH100-SXM5-80GB"), ("llama-3.1-405b", "512xH100-SXM5-80GB"))  # fmt: skip
 WARMUP = 3
@@ -86,13 +85,13 @@ INJECTIONS: tuple[tuple[str, str, Callable[[Floats, Random, Mapping[str, Any]], 
 )
 
 
-def injected(worlds: int, seed: int) -> Iterator[Injected]:
+def injected(worlds: int, seed: int, steps: int) -> Iterator[Injected]:
     """Every injection in ``worlds`` worlds of each scenario: in our own timing, or in columns of a log."""
     for index, (name, cluster) in enumerate(SCENARIOS):
         bench = open_workbench(name, cluster)
         settings = effective(bench.baseline, bench.cluster)
         for world_seed in range(seed, seed + worlds):
-            report = SimulatedCluster(bench.cluster, world_seed).run(bench.baseline, STEPS, label="1")
+            report = SimulatedCluster(bench.cluster, world_seed).run(bench.baseline, steps, label="1")
             if report.status != "ok":
                 continue
             random = np.random.default_rng([world_seed, index])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from attune_lab.cluster.simulated import SimulatedCluster
 from attune_lab.contracts import Estimate, RunReport, UserError
 from attune_lab.cost_model import SimulatedCostModel
+from attune_lab.enumeration import best_recipes
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.carry import carry_over
 from attune_lab.recipe.constraints import errors
@@ -26,6 +27,8 @@ from simulator.world import World
 
 STEPS = 20
 
+_LLAMA_1B: Mapping[str, Any] = {"num_layers": 16, "hidden": 2048, "ffn": 8192, "heads": 32, "kv_channels": 64,
+                                "gbs": 256}  # fmt: skip
 _LLAMA_8B: Mapping[str, Any] = {"num_layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "gbs": 256}
 _LLAMA_70B: Mapping[str, Any] = {"num_layers": 80, "hidden": 8192, "ffn": 28672, "heads": 64, "gbs": 512}
 
@@ -44,12 +47,16 @@ SCENARIOS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("llama-3.1-405b", "128xA100-SXM4-80GB", _LLAMA_70B),
     ("llama-3.1-405b", "64xA100-SXM4-80GB", _LLAMA_8B),
     ("llama-3.1-405b", "32xH100-SXM5-80GB", _LLAMA_8B),
+    ("llama-3.1-405b", "16xA100-SXM4-40GB", _LLAMA_1B),
 )
 """Shipped recipe, cluster, and settings that make another model of it. Neither of the models and clusters that studies
 report on is among them."""
 
-CHANCE_OF_BASELINE = 0.15
-"""Of these draws the recipe is the baseline itself: a sound one, where computation may dominate."""
+CHANCE_OF_SOUND = 0.2
+"""Of these draws the recipe is one of the best that the cost model finds, where computation may dominate."""
+
+SOUND = 5
+"""So many of the best recipes are drawn from."""
 
 CHANCE_OF_FEW = 0.4
 """Of these draws the global batch is cut to few micro-batches, down to one a rank: a full batch hides bubbles, the
@@ -107,17 +114,18 @@ def trials(draws: int, seed: int) -> Iterator[Trial]:
         written = load(name).recipe.with_settings(edits)
         baseline = carry_over(written, cluster, model).recipe
         space, random = SearchSpace(baseline, cluster), np.random.default_rng([seed, index])
+        sound = [found.recipe for found in best_recipes(baseline, cluster, SOUND, memory_limit=0.9).best]
         for world_seed in range(seed, seed + draws):
-            recipe = drawn(space, cluster, random)
+            recipe = drawn(space, sound, cluster, random)
             yield _trial(f"{name} {edits.get('num_layers', '')} {cluster_name}", recipe, cluster, model, world_seed)
 
 
-def drawn(space: SearchSpace, cluster: ClusterSpec, random: np.random.Generator) -> Recipe:
-    """A recipe of the search space, or the baseline; now and then with few micro-batches, serial or wide."""
-    chances = (CHANCE_OF_BASELINE, CHANCE_OF_FEW, CHANCE_OF_SERIAL, CHANCE_OF_WIDE)
-    sound, few, serial, wide = (random.random() < chance for chance in chances)
-    if sound:
-        return space.baseline
+def drawn(space: SearchSpace, sound: Sequence[Recipe], cluster: ClusterSpec, random: np.random.Generator) -> Recipe:
+    """A recipe of the search space, now and then a sound one, or one with few micro-batches, serial or wide."""
+    chances = (CHANCE_OF_SOUND, CHANCE_OF_FEW, CHANCE_OF_SERIAL, CHANCE_OF_WIDE)
+    is_sound, few, serial, wide = (random.random() < chance for chance in chances)
+    if is_sound and sound:
+        return sound[int(random.integers(len(sound)))]
     recipe, count = space.sample(random), 2 ** int(random.integers(6))
     edits: dict[str, Any] = {**(_SERIAL if serial else {}), **(_WIDE if wide else {})}
     if few or wide:

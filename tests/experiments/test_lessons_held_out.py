@@ -16,11 +16,11 @@ sys.path.append(str(Path(__file__).parents[1] / "attune_lab" / "lessons"))
 from evidence_for_tests import learnt, seen
 
 
-def campaigns(model: str, surprise: float) -> list:
+def campaigns(model: str, surprise: float, first: int = 0) -> list:
     """Twenty worlds in which one lever surprises by ``surprise``, give or take 3 %."""
     rng = np.random.default_rng(0)
     return [
-        learnt(seen({"tp": 4}, surprise + rng.normal(0, 0.03)), model=model, build=f"gqa {model}", place=n)
+        learnt(seen({"tp": 4}, surprise + rng.normal(0, 0.03)), model=model, build=f"gqa {model}", place=first + n)
         for n in range(20)
     ]
 
@@ -32,6 +32,12 @@ def test_what_models_share_is_learnt_and_what_they_do_not_is_not() -> None:
     assert all(row.inside > 0.8 for row in alike)
     unlike = held_out(Evidence([*campaigns("a", -0.1), *campaigns("b", 0.1)]))
     assert all(row.error_with > row.error_without for row in unlike)
+
+
+def test_a_world_says_nothing_of_itself() -> None:
+    one = [*campaigns("a", 0.1)[:1], *campaigns("b", 0.1)[:1]]
+    assert held_out(Evidence(one)) == []
+    assert len(held_out(Evidence([*campaigns("a", 0.1)[:1], *campaigns("b", 0.1, first=50)[:1]]))) == 2
 
 
 def test_the_table_ends_with_all_models() -> None:

@@ -11,6 +11,7 @@ from attune_lab.agent.claude.odds import Odds
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.moves import touches_layout
 from attune_lab.agent.rules import NOISE_BAND, RE_MEASURE, STOP, Rulebook
+from attune_lab.agent.stopping import REAL_CHANCE
 from attune_lab.agent.tuner import CONVINCING, GRADIENT_FACTOR
 from attune_lab.agent.wall import Draft, Standing
 from attune_lab.campaign.noise import FLOOR, noise_band
@@ -30,7 +31,6 @@ class Run:
     recipe: Recipe
     report: RunReport
     changed: Mapping[str, tuple[Any, Any]]
-    reason: str
 
 
 class Journal:
@@ -66,13 +66,6 @@ class Journal:
             return BASELINE
         return next(label for label, run in self.runs.items() if run.recipe.digest == digest)
 
-    def recipe(self, name: str) -> Recipe | None:
-        """The recipe of a run, or of ``baseline``; None for an unknown name."""
-        if name == BASELINE:
-            return self.task.baseline
-        run = self.runs.get(name)
-        return run.recipe if run else None
-
     def run(self, name: str) -> Run | None:
         """A run by label; the first of the baseline for ``baseline``."""
         return next(iter(self.baseline_runs), None) if name == BASELINE else self.runs.get(name)
@@ -95,7 +88,7 @@ class Journal:
         known = self.history.get(proposal.recipe)
         estimate = known.estimate if known else self.task.cost_model.estimate([proposal.recipe])[0]
         trial = self._latest = self.history.record(proposal.recipe, estimate, report)
-        run = Run(report.label, proposal.recipe, report, dict(proposal.changed), proposal.reason)
+        run = Run(report.label, proposal.recipe, report, dict(proposal.changed))
         self.runs.setdefault(report.label, run)
         line = f"{report.label} ({_levers(proposal)}): {self._judge(proposal, trial, report)}"
         self._odds.learn(noise_sd=self.band() / 2)
@@ -152,12 +145,18 @@ class Journal:
             catalog=self.catalog,
             history=self.history,
             fits=self._odds.fits,
+            worth=self._worth,
             kept=frozenset(self._kept),
             latest=self._latest,
             unconfirmed=self._unconfirmed,
             band=self.band(),
             left=task.budget.left_for_search,
         )
+
+    def _worth(self, recipe: Recipe) -> bool:
+        """Whether a retry has a real chance to be worth its run; always, where the user switched that question off."""
+        chance = self._odds.chance(recipe, None, self.best, self.band()) if STOP in self.rules else None
+        return chance is None or chance >= REAL_CHANCE
 
     def draft(self, recipe: Recipe, *, lesson: str | None, symptom: str | None, remeasure: bool) -> Draft:
         """A recipe as the rules see it, with what its run would cost and its chance to be worth it."""

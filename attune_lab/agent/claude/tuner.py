@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.agent.claude.conversation import Call, Conversation, calls_of, result
-from attune_lab.agent.claude.prompts import AGAIN, CUT_OFF, GO_ON, SYSTEM, opening
+from attune_lab.agent.claude.prompts import AGAIN, CUT_OFF, GO_ON, SYSTEM, TOO_MUCH, opening
 from attune_lab.agent.claude.session import Session, facts
 from attune_lab.agent.claude.settings import Settings
 from attune_lab.agent.claude.toolbox import Finish, Launch, Refused, as_text, refusal, shortened
@@ -19,13 +19,16 @@ from attune_lab.llm.chat import AllowanceSpent, Answer, Chat
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
 
-Talk = Generator[Proposal, RunReport, None]
+Talk = Generator[Proposal, tuple[RunReport, str], None]
 
 PATIENCE = 2
 """Answers in a row that cannot be carried out (cut off, or without a tool) before the search ends."""
 
 ANSWERS_WITHOUT_A_RUN = 80
 """Answers in a row without a run before the search ends: reading is free, and must not go on for ever."""
+
+LONGEST_RESULTS = 120_000
+"""Characters of the results of one answer, beyond which its further calls are refused: they could not be cut yet."""
 
 NEEDS_A_FILE = "the claude policy works on a recipe's file and needs a campaign around it: use it through attune tune"
 
@@ -58,7 +61,7 @@ class ClaudeTuner:
         self._session.author = self._chat.name
         self._used = {"input_tokens": 0.0, "output_tokens": 0.0, "usd": 0.0}
         self._pending: Proposal | None = None
-        self._report: RunReport | None = None
+        self._told: tuple[RunReport, str] | None = None
         self._talk: Talk | None = None
         self.stop_reason = ""
         """Why `ask` returned None, in one sentence; empty before."""
@@ -78,27 +81,27 @@ class ClaudeTuner:
 
     def ask(self) -> Proposal | None:
         """The next run the model wants, or None when the conversation is over; the same until its report is told."""
-        if self._pending is not None and self._report is None:
+        if self._pending is not None and self._told is None:
             return self._pending
-        report, self._pending, self._report = self._report, None, None
+        told, self._pending, self._told = self._told, None, None
         try:
             if self._talk is None:
                 self._talk = self._converse()
                 self._pending = next(self._talk)
-            elif report is not None:
-                self._pending = self._talk.send(report)
+            elif told is not None:
+                self._pending = self._talk.send(told)
         except StopIteration:
             pass
         return self._pending
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
         """Enter the report of ``proposal``; the model hears of it with the next `ask`."""
-        self._session.journal.record(proposal, report)
+        decision = self._session.journal.record(proposal, report)
         if self._pending is not None and proposal.recipe.digest == self._pending.recipe.digest:
-            self._report = report
+            self._told = report, decision
 
     def _converse(self) -> Talk:
-        """The conversation; yields what should be run and is sent the report."""
+        """The conversation; yields what should be run and is sent the report with what was decided on it."""
         conversation = Conversation(SYSTEM, self._tools.tools, opening(self._session))
         faults = since_run = 0
         while faults < PATIENCE and since_run < ANSWERS_WITHOUT_A_RUN:
@@ -150,9 +153,12 @@ class ClaudeTuner:
 
     def _carry_out(self, conversation: Conversation, calls: Sequence[Call]) -> Talk:
         """Carry out the tools of one answer in order. Those behind a `finish` are not looked at."""
-        session, blocks = self._session, []
+        session, blocks = self._session, list[dict[str, Any]]()
         session.launched = False
         for call in calls:
+            if sum(len(block["content"]) for block in blocks) > LONGEST_RESULTS:
+                blocks.append(result(call, refusal(Refused(TOO_MUCH)), is_error=True))
+                continue
             try:
                 outcome = self._tools.use(session, call.name, call.arguments)
             except Refused as refused:
@@ -162,18 +168,18 @@ class ClaudeTuner:
                 self._finish(outcome)
                 return
             if isinstance(outcome, Launch):
-                report = yield outcome.proposal
-                outcome = self._came_of(report)
+                report, decision = yield outcome.proposal
+                outcome = self._came_of(report, decision)
             blocks.append(result(call, as_text(outcome)))
         conversation.add_results(blocks)
 
-    def _came_of(self, report: RunReport) -> dict[str, Any]:
+    def _came_of(self, report: RunReport, decision: str) -> dict[str, Any]:
         """What the model is told of a run it launched."""
         journal = self._session.journal
         run = journal.runs[report.label]
         return {
             **facts(run),
-            "decision": journal.decisions[-1],
+            "decision": decision,
             "kept_now": journal.best_label,
             "gpu_hours_left_for_search": self._task.budget.left_for_search,
         }

@@ -23,6 +23,7 @@ from attune_lab.agent.rules import (
     USE_CATALOG,
     Rulebook,
 )
+from attune_lab.agent.stopping import REAL_CHANCE
 from attune_lab.agent.wall import OBJECTIONS, Draft, Standing, objections
 from attune_lab.contracts import Proposal
 from attune_lab.lessons import catalog as lessons
@@ -81,7 +82,7 @@ def test_the_catalog_policy_is_never_refused(seed, memory, broken, off) -> None:
         where = Standing(
             rules, BASELINE, CLUSTER, SPACE, FakeCostModel(), lessons.load(), tuner._history,
             lambda recipe: tuner._memory.fits(FakeCostModel().estimate([recipe])[0]),
-            frozenset(kept), latest, unconfirmed, frozenset(tuner._broken), 0.01, 36.0,
+            frozenset(kept), latest, lambda _: True, unconfirmed, 0.01, 36.0,
         )  # fmt: skip
         draft = Draft(proposal.recipe, proposal.lesson, remeasure=proposal.remeasure)
         assert objections(draft, where) == []
@@ -157,8 +158,8 @@ def test_nothing_builds_on_what_gained_nothing() -> None:
 
 
 def test_what_is_not_worth_a_run_or_cannot_be_paid_is_not_run() -> None:
-    assert STOP in heard(Draft(TP2, chance=0.04), standing())
-    assert STOP not in heard(Draft(TP2, chance=0.06), standing())
+    assert STOP in heard(Draft(TP2, chance=0.9 * REAL_CHANCE), standing())
+    assert STOP not in heard(Draft(TP2, chance=1.1 * REAL_CHANCE), standing())
     assert STOP in heard(Draft(TP2, chance=0.5, cost=2.0), standing(left=1.9))
 
 

@@ -29,6 +29,15 @@ def test_the_trees_explain_the_numbers_printed(attune):
     assert all(one["what"] and one["source"] for one in trees["constants"].values())
 
 
+def test_losses_come_largest_first_with_their_figures(attune):
+    data = attune(*SIMULATE, "--explain", "--json").json
+    stakes = [symptom["at_stake"] for symptom in data["symptoms"]]
+    assert stakes == sorted(stakes, reverse=True)
+    told = {symptom["name"]: symptom["at_stake"] for symptom in data["symptoms"]}
+    assert told["exposed_ep_a2a"] == pytest.approx(data["breakdown"]["exposed_ep"] / data["step_time_s"])
+    assert all(symptom["evidence"] for symptom in data["symptoms"])
+
+
 def test_every_prediction_states_its_error(attune):
     data = attune(*SIMULATE, "--json").json
     assert 0 < data["step_time_sd_s"] < data["step_time_s"]

@@ -116,6 +116,15 @@ def test_a_model_is_left_out_by_name_and_by_what_it_is() -> None:
     assert evidence.without_models(["nobody"]).campaigns == evidence.campaigns
 
 
+def test_a_simulated_world_is_left_out_and_a_real_cluster_is_not() -> None:
+    real = learnt(seen({"tp": 4}), place=3, tag="real").model_copy(update={"provenance": "measured"})
+    evidence = Evidence([*(learnt(seen({"tp": 4}), place=n) for n in range(5)), real])
+    left = evidence.without_worlds(range(2, 9)).campaigns
+    assert [(campaign.seed, campaign.provenance) for campaign in left] == [
+        (0, "simulated"), (1, "simulated"), (3, "measured"),
+    ]  # fmt: skip
+
+
 def test_likeness_is_symmetric_and_a_covariance() -> None:
     rng = np.random.default_rng(0)
     places = [

@@ -26,7 +26,7 @@ TUNERS = "[{name: attune, label: wiser, options: {lessons: lessons.json}}]"
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with one campaign of the small recipe, and one that says it is of another model."""
     folder = tmp_path_factory.mktemp("evidence")
-    tune_recipe(TuneRequest(str(RECIPE), CLUSTER, "12x", seed=100, out=folder / "c", logs=False))
+    tune_recipe(TuneRequest(str(RECIPE), CLUSTER, "12x", seed=5, out=folder / "c", logs=False))
     learnt = learn_campaign(folder / "c")
     other = learnt.model_copy(
         update={"digest": "f" * 64, "model": "other", "traits": learnt.traits.model_copy(update={"build": "gqa other"})}
@@ -78,6 +78,14 @@ def test_evidence_of_the_studys_own_model_is_refused(evidence: Path, tmp_path: P
         load_study(written(tmp_path, evidence / "own.json", recipe))
     assert "attune lessons export" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_evidence_from_the_studys_worlds_is_refused(evidence: Path, tmp_path: Path) -> None:
+    file = written(tmp_path, evidence / "others.json", more="worlds: {first: 4, count: 3}\n")
+    with pytest.raises(UserError, match="in the simulated worlds of this study"):
+        load_study(file)
+    file.write_text(file.read_text().replace("first: 4", "first: 6"))
+    assert load_study(file).held_out
 
 
 def test_a_study_may_say_that_it_is_not_held_out(evidence: Path, tmp_path: Path) -> None:

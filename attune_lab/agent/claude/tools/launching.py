@@ -45,7 +45,8 @@ def launch_run(session: Session, arguments: Mapping[str, Any]) -> Launch:
     session.launched = True
     proposal = _proposal(session, arguments, lesson, remeasure and trial is not None)
     gain = f"{proposal.predicted['gain']:+.1%} predicted"
-    session.decisions.append(f"launched by {lesson or 'no lesson'}, {gain}: {proposal.reason}")
+    again = "again " if proposal.remeasure else ""
+    session.decisions.append(f"launched {again}by {lesson or 'no lesson'}, {gain}: {proposal.reason}")
     return Launch(proposal)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.agent.claude.toolbox import Refused, entry, figure, shortened, text
-from attune_lab.agent.claude.tools.reading import RUN
 
 if TYPE_CHECKING:
     from attune_lab.agent.claude.session import Session
@@ -51,7 +50,7 @@ def what_if(session: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
             row["expected_gain"] = figure(now / expected.step_time_s - 1, 3)
         problems = session.task.space.problems(recipe)
         rows.append({**row, "problems": [shortened(str(problem), 160) for problem in problems[:2]]})
-    return {"parameter": key, "meaning": getattr(space.parameters[key], "label", key), "choices": rows}
+    return {"parameter": key, "meaning": space.parameters[key].label, "choices": rows}
 
 
 def budget(session: Session, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,5 +96,3 @@ TOOLS = (
     ),
     entry(budget, "GPU-hours, tokens and dollars spent and left, and the noise band of a run."),
 )
-
-__all__ = ["RUN", "TOOLS"]

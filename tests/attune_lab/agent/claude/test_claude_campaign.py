@@ -67,7 +67,6 @@ def test_each_thing_decided_is_a_line_with_its_rule(whole):
         "reverted, its first gradient norm is 2.00 times the baseline's",
         "to be measured again before it counts (re-measure-winner)",
         "reverted, it ended as oom",
-        "refused by retry-oom-with-recompute",
         "is no gain beyond 1.0% (noise-band)",
         "launched by C-tp-overlap, +8.0% predicted: tp_comm_overlap on against exposed_tp_comm: as priced",
         "proposed as a lesson by scripted-expert, acted on by nobody",

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attune_lab.agent import attune_tuner
@@ -18,6 +18,7 @@ from attune_lab.llm.chat import AllowanceSpent, Answer
 from attune_lab.testing import TunerContract
 from tests.attune_lab.agent.claude.claude_world import ChatOf, answer, cluster, make_task, results_of
 from tests.attune_lab.agent.claude.scripted_expert import back_to, edit, launch
+from tests.messages_rules import refusal
 
 LOOK = answer(("budget", {}))
 KEEP = answer(("finish", {"choice": "baseline", "why": "nothing is worth it"}))
@@ -168,6 +169,41 @@ def test_a_run_the_infrastructure_lost_is_told_and_can_be_asked_for_again(tmp_pa
     assert "says nothing of the recipe" in told["decision"]
     tuner.tell(again, world.run(again.recipe, 8, label="004-search"))
     assert tuner.ask() is None
+
+
+TOOL_CALLS = st.sampled_from(
+    [
+        ("budget", {}), ("shell", {"command": "id"}), ("list_files", {}), ("finish", {"choice": "no run", "why": "x"}),
+        edit("tp", 4), edit("tp", 7), edit("dispatcher", "flex:deepep"), back_to("baseline"), TP4[1],
+        launch("dispatcher", "exposed_ep_a2a", "C-dispatcher", 0.1), ("read_file", {"file": "/etc/passwd"}),
+    ]
+)  # fmt: skip
+STOPS = st.sampled_from(
+    ["tool_use"] * 6 + ["end_turn", "max_tokens", "pause_turn", "model_context_window_exceeded", "new"]
+)
+ANSWERS = st.builds(
+    lambda calls, stop, words: answer(*calls, stop=stop, words=words),
+    st.lists(TOOL_CALLS, max_size=3), STOPS, st.sampled_from(["", "Let me see."]),
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(answers=st.lists(ANSWERS, min_size=1, max_size=12), status=st.sampled_from(["ok", "crash", "preempted"]))
+def test_whatever_the_model_answers_the_next_request_is_one_the_service_takes(tmp_path_factory, answers, status):
+    tuner, chat, world = tuner_of(tmp_path_factory.mktemp("fuzz"), *answers, KEEP)
+    number = 3
+    while (proposal := tuner.ask()) is not None:
+        label = f"{number:03d}-search"
+        report = world.run(proposal.recipe, 8, label=label) if status == "ok" else RunReport(
+            label=label, status=status, provenance="simulated", steps=8
+        )  # fmt: skip
+        tuner.tell(proposal, report)
+        number += 1
+    assert tuner.stop_reason
+    for turn in chat.turns:
+        tools = [{"name": t.name, "description": t.description, "input_schema": dict(t.schema)} for t in turn.tools]
+        body = {"model": "m", "max_tokens": turn.max_tokens, "system": turn.system, "tools": tools}
+        assert refusal({**body, "messages": list(turn.messages)}) == ""
 
 
 # Nothing differs twice

@@ -15,6 +15,10 @@ SOUND_GEMM = {8: 0.77, 9: 0.69, 10: 0.60}
 **Source:** kernel tables of ai-dynamo/aiconfigurator@095f58a (0.85, 0.82, 0.71), less what the clocks of a training run
 take from those of a benchmark (0.84; 0.91 on Ampere): the fit of this project's calibration."""
 
+CLOCKS = 0.9
+"""Below this share of a sound rate it is the products that are slow: the clocks of two clusters of one accelerator
+differ by some 8 % (spread of the calibration), so that what is nearer to 1 says nothing of their shapes."""
+
 FULL = 0.95
 """From this share of the memory on the allocator starts to return and ask again for its segments."""
 
@@ -118,8 +122,8 @@ def replay_bound(settings: Mapping[str, Any]) -> float:
 def _memory(report: RunReport) -> dict[str, float]:
     """The fullest stage over the accelerator's memory."""
     peaks = [peak for peak in report.peak_memory_bytes if math.isfinite(peak) and peak > 0]
-    capacity = report.memory_capacity_bytes
-    return {"mem_peak_frac": max(peaks) / capacity} if peaks and capacity else {}
+    capacity = report.memory_capacity_bytes or 0.0
+    return {"mem_peak_frac": max(peaks) / capacity} if peaks and capacity > 0 else {}
 
 
 def _losses(found: Mapping[str, Any], settings: Mapping[str, Any], mfu: float | None) -> dict[str, float]:
@@ -160,7 +164,7 @@ def _replay_loss(found: Mapping[str, Any], settings: Mapping[str, Any]) -> float
 
 
 def _product_loss(found: Mapping[str, Any], settings: Mapping[str, Any], mfu: float | None) -> dict[str, float]:
-    """What matrix products lose against `SOUND_GEMM`: their time follows from MFU and from their own rate."""
+    """What matrix products lose against `SOUND_GEMM` beyond `CLOCKS`: their time follows from MFU and their rate."""
     rate = found.get("gemm_eff")
     if not rate:
         return {}
@@ -170,7 +174,7 @@ def _product_loss(found: Mapping[str, Any], settings: Mapping[str, Any], mfu: fl
     if mfu is not None and math.isfinite(mfu) and mfu > 0:
         narrow = 0.5 if settings.get("fp8") else 0.25 if settings.get("fp4") else 1.0  # MFU is of BF16's peak
         time = min(mfu * narrow * products * (1 + replayed(settings) / 3) / rate, time)
-    return {"gemm_of_sound": of_sound, "gemm_loss_frac": time * max(1 - of_sound, 0.0)}
+    return {"gemm_of_sound": of_sound, "gemm_loss_frac": time * max(1 - of_sound / CLOCKS, 0.0)}
 
 
 def _spread(timed: tuple[float, ...]) -> dict[str, float]:
