@@ -228,7 +228,7 @@ def _observation(
     gain = None if trial.step_time_s is None else math.log(base.step_time_s / trial.step_time_s)
     outcome: Outcome
     if rejected or last.status == "invalid":
-        outcome, gain = "rejected", None
+        outcome, gain = "rejected" if rejected else "refused", None
     elif gain is None:
         outcome = last.status  # type: ignore[assignment]  # an ok run has timed steps, what is left is a failure
     else:

@@ -28,11 +28,12 @@ LARGEST_FILE = 200_000_000
 _PATIENCE_S = 60.0
 """How long to wait for another process that writes the same file; it needs a second or two."""
 
-Outcome = Literal["gain", "no-gain", "loss", "oom", "crash", "hang", "timeout", "diverged", "rejected"]
-"""How a try ended. ``rejected``: by the gate. What the infrastructure broke, and what could not start, is no try."""
+Outcome = Literal["gain", "no-gain", "loss", "oom", "crash", "hang", "timeout", "diverged", "rejected", "refused"]
+"""How a try ended. ``rejected``: by the gate, after a run; ``refused``: by the gate on its settings alone, at no cost.
+What the infrastructure broke, and what could not start, is no try."""
 
 FAILED: frozenset[str] = frozenset({"crash", "hang", "timeout", "diverged", "rejected"})
-"""Outcomes that make a lever unsafe; running out of memory is judged apart, by memory."""
+"""Outcomes of runs that make a lever unsafe; running out of memory is judged apart, by memory."""
 
 Scalar: TypeAlias = bool | int | FiniteFloat | Annotated[str, Field(max_length=200)] | None
 
