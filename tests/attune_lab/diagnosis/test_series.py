@@ -82,6 +82,8 @@ def test_waiting_for_data_by_the_timers_of_the_stacks():
         symptom = diagnose(report(), {}, logged(column, [value] * 20)).symptoms[0]
         assert symptom.name == "data_stall", column
         assert symptom.at_stake == pytest.approx(0.15)
+        known = diagnose(report(), {}, logged(column, [value] * 20)).variables
+        assert known["data_wait_frac"] == symptom.at_stake  # what a lesson's precondition asks for
     assert diagnose(report(), {}, logged("batch-generator", [15.0] * 20)).find(("data_stall",)) is None
 
 
