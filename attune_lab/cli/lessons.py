@@ -45,7 +45,10 @@ def lessons(context: typer.Context, as_json: Json = False) -> None:
 
 @group.command()
 def learn(
-    folders: Annotated[list[Path], typer.Argument(help="Campaign folders, or folders above them.", show_default=False)],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Campaign folders, folders above them, or other such files.", show_default=False),
+    ],
     into: Annotated[Path, typer.Option(help="File to add to; made when missing.")] = DEFAULT,
     as_json: Json = False,
 ) -> None:

@@ -19,7 +19,16 @@ from attune_lab.contracts import INFRASTRUCTURE_FAULTS, EnvironmentFault, Estima
 from attune_lab.foreign import one_line
 from attune_lab.lessons.context import context_of
 from attune_lab.lessons.notes import plain, read_notes
-from attune_lab.lessons.records import LearntCampaign, Observation, Outcome, Records, Traits, as_scalar, campaign_digest
+from attune_lab.lessons.records import (
+    LearntCampaign,
+    Observation,
+    Outcome,
+    Records,
+    Traits,
+    as_scalar,
+    campaign_digest,
+    read_records,
+)
 from attune_lab.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,17 +53,16 @@ class Learning:
     left_out: tuple[tuple[Path, str], ...]
 
 
-def learn_from(folders: Iterable[Path]) -> Learning:
-    """What the campaigns in ``folders`` say; those that are unfinished or damaged are left out and named."""
-    learnt: dict[str, LearntCampaign] = {}
-    left_out = []
-    for folder in folders:
+def learn_from(paths: Iterable[Path]) -> Learning:
+    """What campaigns (folders) and files of what was learnt before say; what cannot be used is left out and named."""
+    records, left_out = Records(), []
+    for path in paths:
         try:
-            campaign = learn_campaign(folder)
-            learnt[campaign.digest] = campaign
+            one = read_records(path)[0] if path.is_file() else Records(campaigns=(learn_campaign(path),))
+            records += one
         except (UserError, EnvironmentFault) as error:
-            left_out.append((folder, str(error)))
-    return Learning(Records(campaigns=tuple(learnt.values())), tuple(left_out))
+            left_out.append((path, str(error)))
+    return Learning(records, tuple(left_out))
 
 
 def learn_campaign(folder: Path) -> LearntCampaign:
@@ -256,15 +264,17 @@ def _share(peak: float, capacity: float) -> float | None:
     return peak / capacity if math.isfinite(peak) and capacity > 0 else None
 
 
-def find_campaigns(folder: Path) -> list[Path]:
-    """The campaign folders in ``folder`` or anywhere below it, sorted.
+def find_campaigns(path: Path) -> list[Path]:
+    """The campaign folders in a folder or anywhere below it, sorted; a file stands for itself.
 
     Raises:
         UserError: there is none.
     """
     from attune_lab.campaign.store import DATABASE
 
-    found = sorted(path.parent for path in folder.rglob(DATABASE))
+    if path.is_file():
+        return [path]
+    found = sorted(database.parent for database in path.rglob(DATABASE))
     if not found:
-        raise UserError(f"{folder} holds no campaign; give the --out folder of attune tune, or a folder above it")
+        raise UserError(f"{path} holds no campaign; give the --out folder of attune tune, or a folder above it")
     return found

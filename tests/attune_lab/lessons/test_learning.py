@@ -15,7 +15,7 @@ from attune_lab.contracts import UserError
 from attune_lab.lessons.context import build_of, context_of
 from attune_lab.lessons.learn import Unfinished, find_campaigns, learn_campaign, learn_from
 from attune_lab.lessons.notes import Note, write_notes
-from attune_lab.lessons.records import LearntCampaign, Observation
+from attune_lab.lessons.records import LearntCampaign, Observation, Records, update_records
 from attune_lab.recipe.shape import shape_of
 from attune_lab.testing import Outcome
 
@@ -114,6 +114,13 @@ def test_learning_only_reads_and_says_the_same_of_a_copy(folder: Path, learnt: L
     shutil.copytree(folder, tmp_path / "elsewhere" / "copy")
     assert find_campaigns(tmp_path) == [tmp_path / "elsewhere" / "copy"]
     assert learn_from([folder, tmp_path / "elsewhere" / "copy"]).records.campaigns == (learnt,)
+
+
+def test_what_others_learnt_is_taken_over_with_its_retractions(learnt: LearntCampaign, tmp_path: Path) -> None:
+    theirs = Records(campaigns=(learnt,)).retracted(learnt.digest, "a faulty recipe")
+    update_records(tmp_path / "theirs.json", lambda _: theirs)
+    assert find_campaigns(tmp_path / "theirs.json") == [tmp_path / "theirs.json"]
+    assert learn_from([tmp_path / "theirs.json"]).records == theirs
 
 
 def test_another_seed_is_another_campaign_in_another_place(learnt: LearntCampaign, tmp_path: Path) -> None:

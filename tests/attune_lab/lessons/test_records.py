@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,60 @@ def test_processes_that_learn_at_once_lose_nothing(tmp_path: Path) -> None:
         writer.join(60)
     assert read_records(path)[0] == Records(campaigns=CAMPAIGNS)
     assert sorted(p.name for p in path.parent.iterdir()) == ["lessons.json", "lessons.json.lock"]
+
+
+def _learn_for_ever(path: Path) -> None:
+    for n in range(10_000):
+        _learn(path, learnt(seen({"tp": 4}, 0.01), place=n))
+
+
+def test_a_kill_leaves_the_file_before_or_after(tmp_path: Path) -> None:
+    path, fork = tmp_path / "lessons.json", multiprocessing.get_context("fork")
+    known = 0
+    for kill in range(6):
+        learner = fork.Process(target=_learn_for_ever, args=(path,))
+        learner.start()
+        learner.join(timeout=0.15 + 0.03 * kill)
+        learner.kill()
+        learner.join()
+        if path.exists():
+            campaigns = len(read_records(path)[0].campaigns)
+            assert campaigns >= known
+            known = campaigns
+    _learn(path, learnt(seen({"tp": 4}, 0.01), place=99_999))  # the lock went with the process that held it
+    assert len(read_records(path)[0].campaigns) >= known
+
+
+KEYS = st.sampled_from(["campaigns", "observations", "digest", "edits", "traits", "x"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def _refusal(path: Path) -> str:
+    """What reading the file is refused with; empty when it is read."""
+    try:
+        read_records(path)
+    except UserError as refused:
+        return str(refused)
+    return ""
+
+
+@given(ANYTHING)
+def test_whatever_stands_in_a_file_is_read_or_refused_in_one_sentence(content: object) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "any.json"
+        path.write_text(json.dumps(content))
+        said = _refusal(path)
+    assert "\n" not in said
+    assert len(said) < 1000
+    assert said or content in ({}, {"campaigns": []})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"campaigns": ' + "[" * 5000 + "]" * 5000 + "}", "1e999", "9" * 5000])
+def test_a_file_made_to_break_a_reader_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "deep.json").write_text(text)
+    with pytest.raises(UserError, match=r"deep\.json"):
+        read_records(tmp_path / "deep.json")
