@@ -61,20 +61,21 @@ def bottlenecks(runs: Iterable[Trial]) -> tuple[list[Confusion], int]:
             memory.add(truth, first(diagnose(run.report, run.settings, estimate=run.estimate)))
             unaided.add(truth, first(diagnose(run.report, run.settings)))
         else:
-            told, log = without_profile(run.report)
+            told, log = without_profile(run)
             full.add(truth, first(diagnose(run.report, run.settings)))
             lean.add(truth, first(diagnose(told, run.settings, log, estimate=run.estimate)))
             bare.add(truth, first(diagnose(told, run.settings, log)))
     return [full, lean, bare, memory, unaided], unclear
 
 
-def without_profile(report: RunReport) -> tuple[RunReport, TrainingLog]:
+def without_profile(run: Trial) -> tuple[RunReport, TrainingLog]:
     """The report as a stack without a profiler leaves it, and the log it would write, read back."""
+    batch, gpus = int(run.settings["gbs"]), run.job.cluster.n_gpus
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
-        write_log(report, path, global_batch_size=1, lr=1e-4)
+        write_log(run.report, path, global_batch_size=batch, lr=1e-4, gpus=gpus)
         log = read_log(path)
-    return report.model_copy(update={"breakdown_s": {}, "diagnostics": {}}), log
+    return run.report.model_copy(update={"breakdown_s": {}, "diagnostics": {}}), log
 
 
 def over_time(worlds: int, seed: int, steps: int) -> Confusion:
