@@ -130,6 +130,8 @@ class LearntCampaign(_Part):
         model: see `Context.model`.
         place: what its runs have in common (a simulated world, a cluster): tries of one place are not independent.
         provenance: where its figures come from.
+        version: of attune, when it was learnt.
+        stack: versions of the libraries that its runs reported.
         cost_model: digest of the data behind the expected figures.
         notes: what a language model wrote down; for people.
     """
@@ -143,6 +145,7 @@ class LearntCampaign(_Part):
     seed: Annotated[int, Field(ge=0, le=2**64)]
     provenance: Literal["simulated", "measured"]
     version: Annotated[Line, Field(max_length=40)]
+    stack: dict[Annotated[Line, Field(max_length=40)], Annotated[str, Field(max_length=80)]] = {}
     cost_model: Annotated[Line, Field(max_length=80)]
     observations: tuple[Observation, ...] = Field(default=(), max_length=10_000)
     notes: tuple[Note, ...] = Field(default=(), max_length=100)
