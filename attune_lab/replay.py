@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.campaign.database import Damaged, understood
 from attune_lab.campaign.seals import ORIGIN, broken_seal
 from attune_lab.campaign.spec import CampaignSpec
-from attune_lab.campaign.store import DATABASE, CampaignRecord, read_campaign
+from attune_lab.campaign.store import DATABASE, CampaignRecord, RunRow, read_campaign
 from attune_lab.contracts import EnvironmentFault, RunReport, Tuner, TuningTask, UserError
 from attune_lab.llm.opening import TRANSCRIPT, replaying
 from attune_lab.llm.transcript import Transcript
@@ -157,7 +157,13 @@ def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
     def as_then(task: TuningTask) -> Tuner:
         return factory(replace(task, options=options))
 
-    cluster = RecordedCluster(kept.bench.cluster, kept.record, kept.out / "logs", scratch / "logs")
+    cluster = RecordedCluster(
+        kept.bench.cluster,
+        {row.label: row for row in kept.record.runs},
+        kept.record.startup_bounds_s,
+        kept.out / "logs",
+        scratch / "logs",
+    )
     try:
         Transcript(copy, writable=False)  # an edited one is named even where the campaign would not come to the line
         with replaying(copy):
@@ -174,12 +180,14 @@ class RecordedCluster:
     """A cluster that answers each run from the stored report of the same label and recipe.
 
     Attributes:
-        record: of the campaign.
+        runs: by label.
+        startup_bounds_s: seconds that the start-up of a recipe may take, by its digest.
         logs, log_dir: where the campaign has its logs, and where they are copied to, run by run.
     """
 
     spec: ClusterSpec
-    record: CampaignRecord
+    runs: Mapping[str, RunRow]
+    startup_bounds_s: Mapping[str, float]
     logs: Path
     log_dir: Path
 
@@ -189,7 +197,7 @@ class RecordedCluster:
         Raises:
             NotRecorded: a recipe that the campaign never asked for.
         """
-        bound = self.record.startup_bounds_s.get(recipe.digest)
+        bound = self.startup_bounds_s.get(recipe.digest)
         if bound is None:
             raise NotRecorded(recipe)
         return bound
@@ -200,7 +208,7 @@ class RecordedCluster:
         Raises:
             NotRecorded: no run of this label, one of another recipe, or one that never ended.
         """
-        row = next((row for row in self.record.runs if row.label == label), None)
+        row = self.runs.get(label)
         if row is None or row.report is None or row.recipe.digest != recipe.digest:
             raise NotRecorded(recipe)
         log = self.logs / Path(row.report.log_path or "").name
