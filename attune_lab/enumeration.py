@@ -19,6 +19,7 @@ from attune_lab.recipe.shape import shape_of
 from attune_lab.space import SearchSpace
 from simulator.enumeration import Layouts, Space, enumerate_layouts
 from simulator.hardware import ClusterSpec
+from simulator.job import Ints
 from simulator.posterior import POSTERIOR, Posterior
 
 LEVERS = ("recompute", "dispatcher", "ep_overlap", "tp_comm_overlap")
@@ -60,12 +61,14 @@ def best_recipes(
     posterior: Posterior = POSTERIOR,
     *,
     memory_limit: float = 1.0,
+    variants: int | None = None,
 ) -> BestRecipes:
     """The ``count`` fastest recipes around a baseline that fit in memory, by the cost model, and the Pareto front.
 
     The simulator prices the whole space; what it finds is written as recipes, checked against every rule of the stack
     and priced again as written, with the layers split as the recipe splits them. ``posterior`` has the constants.
-    To fit is to fill no more than ``memory_limit`` of the accelerator's memory.
+    To fit is to fill no more than ``memory_limit`` of the accelerator's memory. Of one layout at most ``variants``
+    combinations of levers are among the fastest.
 
     Raises:
         UserError: the baseline lacks a needed flag or uses a format that is not simulated.
@@ -81,7 +84,7 @@ def best_recipes(
 
     def found(layouts: Layouts) -> list[Found]:
         """Those of ``layouts`` that hold as recipes, fastest first."""
-        sizes, chosen = np.divmod(layouts.index, len(levers))
+        sizes, chosen = _at_most(variants, *np.divmod(layouts.index, len(levers)))
         values = [
             {key: int(space.sizes[key][size]) for key in LAYOUT if key in search.parameters} | levers[lever]
             for size, lever in zip(sizes, chosen, strict=True)
@@ -96,6 +99,16 @@ def best_recipes(
         return sorted(legal, key=lambda one: one.estimate.step_time_s)
 
     return BestRecipes(found(result.best)[:count], found(result.front), result.legal, result.fitting)
+
+
+def _at_most(each: int | None, sizes: Ints, chosen: Ints) -> tuple[Ints, Ints]:
+    """Places of sizes and of levers, the first ``each`` of equal sizes."""
+    order = np.argsort(sizes, kind="stable")
+    _, first, counts = np.unique(sizes[order], return_index=True, return_counts=True)
+    number = np.empty(sizes.size, dtype=np.int64)
+    number[order] = np.arange(sizes.size) - np.repeat(first, counts)
+    kept = number < (sizes.size if each is None else each)
+    return sizes[kept], chosen[kept]
 
 
 def _space(search: SearchSpace, cluster: ClusterSpec, levers: list[dict[str, Value]]) -> Space:

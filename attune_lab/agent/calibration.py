@@ -1,127 +1,183 @@
-"""What this campaign teaches about the cost model: by how much it is off, and where."""
+"""What this campaign teaches about the cost model: by how much it is off, in step time and in memory, and where."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attune_lab.agent.history import History
+from attune_lab.agent.coordinates import Coordinates, Points, Priced
+from attune_lab.agent.history import History, Trial
 from attune_lab.contracts import Estimate
-from attune_lab.parameters import LAYOUT
-from attune_lab.recipe import Recipe, Value
-
-if TYPE_CHECKING:
-    from attune_lab.space import SearchSpace
 
 Floats = NDArray[np.float64]
 
-OFFSET_SD = 0.5
-"""Prior spread of the error all recipes of a campaign share (log step time): the model may be off as a whole."""
-ERROR_SD = 0.10
-"""Prior spread of the error that depends on the settings: analytic models of training are good to about 10 %."""
-LAYOUT_SCALE = 8.0
-FLAG_SCALE = 16.0
-"""Distance, in doublings or switched flags, over which errors lose their likeness. One doubling of a parallel size
-then leaves an error of about 5 % (log) unknown, one flag about 3.5 %."""
 
-MEMORY_SD = 0.02
-"""Spread of measured around corrected predicted peak memory: routing, fragmentation and allocator rounding."""
+@dataclass(frozen=True)
+class Spreads:
+    """Prior standard deviations of the parts that a log error (measured / predicted) is the sum of.
+
+    Attributes:
+        offset: shared by all recipes: the model is off as a whole.
+        layout: of each layout by itself, whatever its settings.
+        nearby: shared by layouts that are alike, less with every doubling of a size (`REACH`).
+        setting: of each value of each setting, on every layout the same.
+        lever: the same of those settings that move much of the step (`attune_lab.enumeration.LEVERS`), in addition.
+        part: of each kind of work (computation, exposed communication, bubble ...), in proportion to its predicted
+            share of the step: what one layout shows of a network speaks for all that wait for it.
+    """
+
+    offset: float
+    layout: float
+    nearby: float
+    setting: float
+    lever: float
+    part: float
 
 
-class Calibration:
-    """Gaussian process over log(measured / predicted step time) of the trials of a campaign.
+REACH = 4.0
+"""Doublings of parallel sizes over which the error that like layouts share falls to 1/e of its variance."""
+
+TIME = Spreads(offset=0.3, layout=0.025, nearby=0.01, setting=0.003, lever=0.008, part=0.2)
+MEMORY = Spreads(offset=0.05, layout=0.025, nearby=0.0, setting=0.004, lever=0.006, part=0.0)
+"""Chosen by the likelihood of held-out runs on simulated clusters of models that are in no study: Qwen3-235B and
+Mixtral-8x22B on 64 H200, gpt-oss-120b on 64 H100, DeepSeek-V3 on 256 H100. What remains after a calibration of the
+model is mostly an error of each layout by itself, so that one run of a layout says much of it and little of others."""
+
+MEMORY_NOISE = 0.004
+"""Spread of a measured peak from run to run: routing and the allocator's rounding."""
+
+FULL = 0.97
+"""Share of the memory beyond which a run counts as too full: close to the limit the allocator flushes its cache and
+retries, which costs step time, and routing can still end the run."""
+
+LIKELY = 0.2
+"""What fits with a smaller probability is not run: a run that is out of memory ends early and costs little."""
+
+
+class Errors:
+    """Gaussian process over the log errors of some recipes.
 
     **Source:** Rasmussen & Williams, Gaussian Processes for Machine Learning, eq. 2.25-2.26.
     """
 
-    def __init__(self, space: SearchSpace) -> None:
-        self._space = space
-        self._keys = tuple(space.parameters)
-        self._scales = np.array([LAYOUT_SCALE if key in LAYOUT else FLAG_SCALE for key in self._keys])
-        self._is_size = np.array([key in LAYOUT for key in self._keys])
-        self._points: Floats = np.empty((0, len(self._keys)))
-        self._codes: dict[tuple[str, Value], int] = {}
+    def __init__(self, coordinates: Coordinates, spreads: Spreads) -> None:
+        self._coordinates, self._spreads = coordinates, spreads
+        self._known: Points | None = None
         self._inverse: Floats = np.empty((0, 0))
         self._weights: Floats = np.empty(0)
 
-    def fit(self, history: History, *, noise_sd: float) -> None:
-        """Take in all measured trials. ``noise_sd``: spread of one run's log step time."""
-        measured = [trial for trial in history if trial.step_time_s and trial.estimate.step_time_s > 0]
-        self._points = self._coordinates([trial.recipe for trial in measured])
-        residuals = np.array([math.log((t.step_time_s or 0.0) / t.estimate.step_time_s) for t in measured])
-        noise = np.array([noise_sd**2 / len(trial.ok) for trial in measured])
-        covariance = self._covariance(self._points, self._points) + np.diag(noise + 1e-10)
+    def fit(self, items: Sequence[Priced], errors: Floats, noise_sd: Floats) -> None:
+        """Replace what is known by these measurements; ``noise_sd`` is that of each, shape (len(items),)."""
+        self._known = self._coordinates.of(items)
+        covariance = self._covariance(self._known, self._known) + np.diag(noise_sd**2 + 1e-10)
         self._inverse = np.asarray(np.linalg.inv(covariance))
-        self._weights = self._inverse @ residuals
+        self._weights = self._inverse @ errors
 
-    def error(self, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
-        """Expected log(measured / predicted) and its standard deviation, shapes (len(recipes),)."""
-        cross = self._covariance(self._coordinates(recipes), self._points)
-        variance = OFFSET_SD**2 + ERROR_SD**2 - np.einsum("ij,jk,ik->i", cross, self._inverse, cross)
-        return cross @ self._weights, np.sqrt(np.maximum(variance, 0.0))
+    def predict(self, items: Sequence[Priced]) -> tuple[Floats, Floats]:
+        """Expected error and its standard deviation for each of ``items``, shapes (len(items),)."""
+        points = self._coordinates.of(items)
+        variance = self._variance(points)
+        if self._known is None:
+            return np.zeros(len(items)), np.sqrt(variance)
+        cross = self._covariance(points, self._known)
+        explained = np.einsum("ij,ij->i", cross @ self._inverse, cross)
+        return cross @ self._weights, np.sqrt(np.maximum(variance - explained, 0.0))
 
-    def _covariance(self, a: Floats, b: Floats) -> Floats:
-        apart = np.abs(a[:, None, :] - b[None, :, :])
-        distance = np.where(self._is_size, apart, apart > 0) @ (1.0 / self._scales)
-        covariance: Floats = OFFSET_SD**2 + ERROR_SD**2 * np.exp(-distance)
+    def _variance(self, points: Points) -> Floats:
+        s = self._spreads
+        shared = s.offset**2 + s.layout**2 + s.nearby**2 + self._of_settings(points).sum()
+        return np.asarray(shared + s.part**2 * (points.shares**2).sum(axis=1))
+
+    def _of_settings(self, points: Points) -> Floats:
+        """Prior variance that each setting adds, shape (settings,)."""
+        return np.asarray(self._spreads.setting**2 + self._spreads.lever**2 * points.is_lever)
+
+    def _covariance(self, a: Points, b: Points) -> Floats:
+        s = self._spreads
+        apart = np.abs(a.sizes[:, None, :] - b.sizes[None, :, :]).sum(axis=2)
+        alike = (a.settings[:, None, :] == b.settings[None, :, :]) @ self._of_settings(a)
+        same = a.layouts[:, None] == b.layouts[None, :]
+        covariance: Floats = s.offset**2 + s.layout**2 * same + s.nearby**2 * np.exp(-apart / REACH)
+        covariance += alike + s.part**2 * (a.shares @ b.shares.T)
         return covariance
 
-    def _coordinates(self, recipes: Sequence[Recipe]) -> Floats:
-        values = [self._space.values(recipe) for recipe in recipes]
-        rows = [[self._coordinate(key, row[key]) for key in self._keys] for row in values]
-        points: Floats = np.array(rows, dtype=np.float64).reshape(len(recipes), len(self._keys))
-        return points
 
-    def _coordinate(self, key: str, value: Value) -> float:
-        """Parallel sizes on a log2 axis (unset counts as 1); other values as a code, equal for equal values."""
-        if key in LAYOUT:
-            return math.log2(value) if isinstance(value, int) and value else 0.0
-        return float(self._codes.setdefault((key, value), len(self._codes)))
+class Calibration:
+    """The cost model corrected by the runs of this campaign."""
+
+    def __init__(self, coordinates: Coordinates) -> None:
+        self._time, self._memory = Errors(coordinates, TIME), Errors(coordinates, MEMORY)
+        self._limits: Floats = np.empty(0)
+
+    def fit(self, history: History, *, noise_sd: float) -> None:
+        """Take in everything measured so far. ``noise_sd``: spread of one run's log step time."""
+        ran = [trial for trial in history if trial.step_time_s and trial.estimate.step_time_s > 0]
+        steady = [trial for trial in ran if _filled(trial) <= FULL]
+        if steady:
+            slower = [math.log((trial.step_time_s or math.nan) / trial.estimate.step_time_s) for trial in steady]
+            noise = [noise_sd / math.sqrt(len(trial.ok)) for trial in steady]
+            self._time.fit(steady, np.array(slower), np.array(noise))
+        self._fit_memory([trial for trial in ran if trial.peak_memory_bytes], history)
+
+    def _fit_memory(self, ran: Sequence[Trial], history: History) -> None:
+        """Measured peaks first; then what ran out of memory, as far over the limit as the peaks let expect."""
+        larger = [math.log((t.peak_memory_bytes or math.nan) / t.estimate.peak_memory_bytes) for t in ran]
+        if ran:
+            self._memory.fit(ran, np.array(larger), np.full(len(ran), MEMORY_NOISE))
+        full = [t for t in history if not t.ok and t.ran_out_of_memory and not t.estimate.problems]
+        if full:
+            expected, sd = self._memory.predict(full)
+            room = np.log([t.estimate.memory_capacity_bytes / t.estimate.peak_memory_bytes for t in full])
+            errors = np.concatenate([larger, np.maximum(room, expected) + 0.5 * sd])
+            noise = np.concatenate([np.full(len(ran), MEMORY_NOISE), 0.5 * sd])
+            self._memory.fit([*ran, *full], errors, noise)
+
+    def error(self, items: Sequence[Priced]) -> tuple[Floats, Floats]:
+        """Expected log(measured / predicted) step time and its standard deviation, shapes (len(items),)."""
+        return self._time.predict(items)
+
+    def filled(self, items: Sequence[Priced]) -> Floats:
+        """Share of the memory that each recipe is expected to fill, shape (len(items),)."""
+        return np.asarray(np.exp(self._memory.predict(items)[0]) * _fills(items))
+
+    def fit_chance(self, items: Sequence[Priced]) -> Floats:
+        """Probability of each recipe to run without filling the memory beyond `FULL`, shape (len(items),)."""
+        error, sd = self._memory.predict(items)
+        return normal_cdf((math.log(FULL) - np.log(_fills(items)) - error) / np.hypot(sd, MEMORY_NOISE))
+
+    def fits(self, item: Priced) -> bool:
+        """Whether a recipe is likely enough to fit to be run (`LIKELY`)."""
+        return not item.estimate.problems and bool(self.fit_chance([item])[0] >= LIKELY)
 
 
-class MemoryCheck:
-    """Whether a predicted peak fits, corrected by the predictions that were wrong so far."""
-
-    def __init__(self) -> None:
-        self.margin = 0.0
-
-    def fit(self, history: History) -> None:
-        """Learn the margin from measured peaks and from runs that ran out of memory."""
-        ratios, ceiling = [], math.inf
-        for trial in history:
-            predicted, capacity = trial.estimate.peak_memory_bytes, trial.estimate.memory_capacity_bytes
-            if trial.peak_memory_bytes and predicted > 0:
-                ratios.append(predicted / trial.peak_memory_bytes)
-            elif any(report.status == "oom" for report in trial.reports):
-                ceiling = min(ceiling, predicted / capacity)
-        typical = float(np.median(ratios)) if ratios else 1.0
-        self.margin = min(typical, ceiling) - 1.0
-
-    def fits(self, estimate: Estimate) -> bool:
-        """Whether the predicted peak is below capacity * (1 + margin)."""
-        return estimate.peak_memory_bytes < estimate.memory_capacity_bytes * (1.0 + self.margin)
-
-    def chance(self, estimate: Estimate) -> float:
-        """Probability that the run does not run out of memory."""
-        room = 1.0 + self.margin - estimate.peak_memory_bytes / estimate.memory_capacity_bytes
-        return normal_cdf(room / MEMORY_SD)
+def _fills(items: Sequence[Priced]) -> Floats:
+    """Predicted peaks as fractions of the memory, shape (len(items),)."""
+    return np.array([_fill(item.estimate) for item in items])
 
 
-def normal_cdf(z: float) -> float:
-    """Standard normal distribution function."""
-    return 0.5 * math.erfc(-z / math.sqrt(2.0))
+def _fill(estimate: Estimate) -> float:
+    return estimate.peak_memory_bytes / estimate.memory_capacity_bytes
 
 
-def expected_improvement(mean: float, sd: float) -> float:
-    """E[max(0, G)] of a gain G ~ N(mean, sd).
+def _filled(trial: Trial) -> float:
+    """Measured peak as a fraction of the memory; 0 where no run told one."""
+    return (trial.peak_memory_bytes or 0.0) / trial.estimate.memory_capacity_bytes
+
+
+def normal_cdf(z: Floats) -> Floats:
+    """Standard normal distribution function, element by element."""
+    return np.array([0.5 * math.erfc(-value / math.sqrt(2.0)) for value in z.tolist()])
+
+
+def expected_improvement(mean: Floats, sd: Floats) -> Floats:
+    """E[max(0, G)] of gains G ~ N(mean, sd), element by element.
 
     **Source:** Jones, Schonlau & Welch 1998, Efficient Global Optimization of Expensive Black-Box Functions, eq. 15.
     """
-    if sd <= 0.0:
-        return max(mean, 0.0)
-    z = mean / sd
-    return mean * normal_cdf(z) + sd * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    wide = np.maximum(sd, 1e-12)
+    z = mean / wide
+    return np.asarray(mean * normal_cdf(z) + wide * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))

@@ -16,6 +16,9 @@ MAX_FAULTS = 2
 FAILURES = frozenset({"crash", "hang", "diverged"})
 """Endings that say something of a recipe, or of the installation when every recipe meets them."""
 
+WITH_EASE = 0.8
+"""A predicted peak below this share of the memory fits with ease: predictions are some percent off."""
+
 HICCUP = 1.1
 """A step this many times the median of its run met something that passes (garbage collection, a network retry)."""
 
@@ -71,6 +74,18 @@ class Trial:
         return max((max(report.peak_memory_bytes) for report in self.ok if report.peak_memory_bytes), default=None)
 
     @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether a run of it did."""
+        return any(report.status == "oom" for report in self.reports)
+
+    @property
+    def failed_unexpectedly(self) -> bool:
+        """Whether a run failed, not for memory that was predicted to be scarce."""
+        eased = self.estimate.peak_memory_bytes < WITH_EASE * self.estimate.memory_capacity_bytes
+        failures = FAILURES | {"oom"} if eased else FAILURES
+        return any(report.status in failures for report in self.reports)
+
+    @property
     def is_settled(self) -> bool:
         """Whether there is nothing to gain from proposing it as new."""
         return bool(self.reports) or self.faults >= MAX_FAULTS
@@ -85,6 +100,11 @@ class History:
     def __iter__(self) -> Iterator[Trial]:
         return iter(self._trials.values())
 
+    @property
+    def recipes_run(self) -> int:
+        """How many recipes have a report that is not the infrastructure's doing."""
+        return sum(bool(trial.reports) for trial in self)
+
     def get(self, recipe: Recipe) -> Trial | None:
         """The trial of ``recipe``, or None."""
         return self._trials.get(recipe.digest)
@@ -96,9 +116,11 @@ class History:
 
     @property
     def reliability(self) -> float:
-        """The share of recipes that run, by Laplace's rule; memory is another question and does not count."""
+        """The share of recipes that run, by Laplace's rule; what ran out of memory counts where it was predicted to
+        fit with ease, and is another question elsewhere.
+        """
         ran = sum(bool(trial.ok) for trial in self)
-        failed = sum(any(report.status in FAILURES for report in trial.reports) and not trial.ok for trial in self)
+        failed = sum(not trial.ok and trial.failed_unexpectedly for trial in self)
         return (ran + 1) / (ran + failed + 1)
 
     def record(self, recipe: Recipe, estimate: Estimate, report: RunReport) -> Trial:

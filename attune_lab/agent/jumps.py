@@ -1,137 +1,115 @@
-"""The layouts worth a jump: the whole space of parallel sizes, priced by the cost model from coarse to fine."""
+"""The layouts worth a jump: the cost model's ranking of the whole space, corrected by what was measured."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attune_lab.contracts import CostModel, Estimate
+from attune_lab.agent.prices import Draft, Edits, Prices
+from attune_lab.contracts import CostModel
+from attune_lab.enumeration import LEVERS, best_recipes
 from attune_lab.parameters import LAYOUT
-from attune_lab.recipe import Recipe, Value
+from attune_lab.recipe import Recipe
+from attune_lab.recipe.remembered import remembered
 
 if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
+    from simulator.hardware import ClusterSpec
 
-GRID = ("tp", "pp", "ep")
-"""Sizes that decide what kind of layout it is; the coarse pass prices all their combinations."""
+RANKED = 1000
+"""Recipes taken from the ranking of all layouts, each with every combination of `LEVERS`."""
 
-COARSE = 12
-"""Layouts of the coarse pass whose other sizes are refined."""
+VARIANTS = 4
+"""So many combinations of levers are taken of each layout: enough to leave one that fails for another."""
 
-SHORTLIST = 24
-"""Layouts whose levels of recomputation and overlaps are priced."""
+OVERFULL = 1.03
+"""Predicted share of the memory that a ranked recipe may fill: some take less than predicted."""
 
-OVERLAPS = ("ep_overlap", "tp_comm_overlap")
-"""What hides the communication of a layout. A layout may be worth its communication only where it is hidden, and
-the overlap may be legal only on that layout: neither is found by moving one of them."""
+SHORTLIST = 40
+"""Ranked recipes that are priced with the settings of the best one, after each run."""
 
-Layout = tuple[int, ...]
-Extras = tuple[tuple[str, Value], ...]
+STYLE_ROUNDS = 4
+WORTH = 0.001
+"""Settings are moved to what the cost model prefers, at most so many, each worth so much, before layouts are ranked."""
 
-
-@dataclass(frozen=True)
-class Jump:
-    """A layout with the recomputation and the overlaps it needs, and what the cost model expects of it."""
-
-    layout: Layout
-    recipe: Recipe
-    estimate: Estimate
+Scores = Callable[[Sequence[Draft]], NDArray[np.float64]]
+"""One number for each recipe; higher is better."""
 
 
 class JumpFinder:
-    """Finds the predicted fastest layouts for a recipe's other settings.
+    """Finds the layouts to try next, each with the micro-batch, recomputation, dispatcher and overlaps it needs."""
 
-    Recomputation only ever costs time, so a layout's step time without it is a lower bound, and a layout that does
-    not fit with whole layers recomputed fits at no level. That orders the layouts; levels are then tried on the best
-    of them alone.
-    """
+    def __init__(
+        self,
+        baseline: Recipe,
+        cluster: ClusterSpec,
+        space: SearchSpace,
+        cost_model: CostModel,
+        *,
+        prices: Prices,
+        allows: Callable[[Recipe], bool],
+    ) -> None:
+        """``allows``: whether the rules of the stack and the gate have nothing against a recipe's settings."""
+        self._allows = allows
+        self._task = (baseline, cluster, space, cost_model)
+        self._prices = prices
 
-    def __init__(self, space: SearchSpace, cost_model: CostModel) -> None:
-        self._space, self._cost_model = space, cost_model
-        rows = [[row[key] for key in LAYOUT] for row in space.enumerate_layouts()]
-        self._sizes, self._legal = np.array(rows).reshape(-1, len(LAYOUT)), {tuple(row) for row in rows}
-        levels, overlaps = space.parameters["recompute"].choices, [key for key in OVERLAPS if key in space.parameters]
-        self._leanest: Extras = (("recompute", levels[0]),)
-        self._strongest: Extras = (("recompute", levels[-1]),)
-        keys = ("recompute", *overlaps)
-        self._extras: list[Extras] = [
-            tuple(zip(keys, values, strict=True))
-            for values in itertools.product(levels, *(space.parameters[key].choices for key in overlaps))
-        ]
-        self._from = ""
-        self._grid: list[Layout] = []
-        self._priced: dict[tuple[Layout, Extras], Jump | None] = {}
-
-    def find(self, recipe: Recipe, *, memory_limit: float, broken: Collection[tuple[str, Value]] = ()) -> list[Jump]:
-        """One jump a layout, fastest first; layouts that fit at no level are left out.
+    def find(self, recipe: Recipe, own: Edits, scores: Scores) -> list[tuple[Edits, Draft]]:
+        """What each jump moves in ``recipe`` and what it leads to, those of the highest scores.
 
         Args:
-            memory_limit: largest predicted peak that is accepted, as a fraction of capacity.
-            broken: (setting, value) that a jump must not bring along.
+            recipe: keeps its other settings.
+            own: its values of the parameters.
+            scores: of recipes with the cost model's favourite settings in place of the recipe's own.
         """
-        if recipe.digest != self._from:  # only the limit changes between questions about one recipe
-            self._from, self._grid, self._priced = recipe.digest, self._nearest(recipe), {}
-        coarse = self._lean(recipe, self._grid, memory_limit)[:COARSE]
-        finer = {layout for jump in coarse for layout in self._variants(jump.layout)}
-        lean = sorted(coarse + self._lean(recipe, finer, memory_limit), key=_step_time)[:SHORTLIST]
-        extras = [extra for extra in self._extras if not any(item in broken for item in extra)]
-        fastest: dict[Layout, Jump] = {}
-        for jump in lean + self._price(recipe, [jump.layout for jump in lean], extras):
-            if _fits(jump.estimate, memory_limit):
-                fastest[jump.layout] = min(fastest.get(jump.layout, jump), jump, key=_step_time)
-        return sorted(fastest.values(), key=_step_time)
-
-    def _nearest(self, recipe: Recipe) -> list[Layout]:
-        """For each combination of the grid's sizes, the legal layout nearest to the recipe's own in the others."""
-        values = self._space.values(recipe)
-        own = [int(str(values.get(key, 1))) for key in LAYOUT]
-        distance = np.zeros(len(self._sizes))
-        for column, size in zip(self._sizes.T, own, strict=True):
-            choices, at = np.unique(column, return_inverse=True)
-            distance += np.array([abs(math.log(choice / size)) for choice in choices.tolist()])[at]
-        by_distance = self._sizes[np.lexsort((*self._sizes.T[::-1], distance))]
-        _, first = np.unique(by_distance[:, [LAYOUT.index(name) for name in GRID]], axis=0, return_index=True)
-        return [tuple(layout) for layout in by_distance[first].tolist()]
-
-    def _variants(self, layout: Layout) -> Iterable[Layout]:
-        """Legal layouts that differ in one size outside the grid."""
-        for place, key in enumerate(LAYOUT):
-            if key not in GRID and key in self._space.parameters:
-                for size in self._space.parameters[key].choices:
-                    variant = (*layout[:place], int(str(size)), *layout[place + 1 :])
-                    if variant != layout and variant in self._legal:
-                        yield variant
-
-    def _lean(self, recipe: Recipe, layouts: Iterable[Layout], memory_limit: float) -> list[Jump]:
-        """Layouts without recomputation, fastest first, where they would fit at least with the strongest."""
-        layouts = sorted(layouts)
-        strongest = self._price(recipe, layouts, [self._strongest])
-        fitting = [jump.layout for jump in strongest if _fits(jump.estimate, memory_limit)]
-        return sorted(self._price(recipe, fitting, [self._leanest]), key=_step_time)
-
-    def _price(self, recipe: Recipe, layouts: Iterable[Layout], extras: Iterable[Extras]) -> list[Jump]:
-        """Launchable combinations of ``layouts`` and ``extras``; new ones in one call of the model."""
-        wanted = list(itertools.product(layouts, extras))
-        new = [key for key in wanted if key not in self._priced]
-        drafts = [self._apply(recipe, layout, extra) for layout, extra in new]
-        for key, draft, estimate in zip(new, drafts, self._cost_model.estimate(drafts), strict=True):
-            self._priced[key] = None if estimate.problems else Jump(key[0], draft, estimate)
-        return [jump for key in wanted if (jump := self._priced[key]) is not None]
-
-    def _apply(self, recipe: Recipe, layout: Layout, extras: Extras) -> Recipe:
-        sizes = zip(LAYOUT, layout, strict=True)
-        edits: dict[str, Value] = {key: size for key, size in sizes if key in self._space.parameters}
-        return self._space.apply(recipe, {**edits, **dict(extras)})
+        jumps = ranked_layouts(*self._task)
+        order = np.argsort(-scores([draft for _, draft in jumps]), kind="stable").tolist()
+        allowed = (jumps[place][0] for place in order if self._allows(jumps[place][1].recipe))
+        moves = [{key: now for key, now in jump.items() if now != own[key]} for jump in islice(allowed, SHORTLIST)]
+        moves = [move for move in moves if move]
+        return list(zip(moves, self._prices.edited(recipe, moves), strict=True))
 
 
-def _fits(estimate: Estimate, memory_limit: float) -> bool:
-    return estimate.peak_memory_bytes <= memory_limit * estimate.memory_capacity_bytes
+@remembered(last=8)
+def ranked_layouts(
+    baseline: Recipe, cluster: ClusterSpec, space: SearchSpace, cost_model: CostModel
+) -> Sequence[tuple[Edits, Draft]]:
+    """The layouts that the cost model expects to be fastest, fastest first, each in up to `VARIANTS` combinations of
+    levers, with the settings that it prefers on the baseline's own layout.
+
+    It depends on nothing but the arguments: campaigns of one process share the answer.
+    """
+    prices = Prices(space, cost_model)
+    styled = _styled(baseline, space, prices)
+    offered = {key: parameter.choices for key, parameter in space.parameters.items()}
+    moves = [
+        {key: value for key, value in values.items() if value in offered.get(key, ())}
+        for values in _ranking(styled, cluster)
+    ]
+    drafts = prices.edited(styled, moves)
+    return tuple((move, draft) for move, draft in zip(moves, drafts, strict=True) if not draft.estimate.problems)
 
 
-def _step_time(jump: Jump) -> float:
-    return jump.estimate.step_time_s
+@remembered(last=8)
+def _ranking(styled: Recipe, cluster: ClusterSpec) -> Sequence[Edits]:
+    """The values of the best recipes around ``styled``, fastest first. It takes seconds."""
+    found = best_recipes(styled, cluster, RANKED, memory_limit=OVERFULL, variants=VARIANTS).best
+    return tuple(one.values for one in found)
+
+
+def _styled(baseline: Recipe, space: SearchSpace, prices: Prices) -> Recipe:
+    """``baseline`` with the settings, layout and levers apart, that the cost model prefers."""
+    best = prices.of(baseline)
+    keys = [key for key in space.parameters if key not in LAYOUT and key not in LEVERS]
+    for _ in range(STYLE_ROUNDS):
+        moves = [{key: value} for key in keys for value in space.neighbours(best.recipe, key)]
+        fitting = [draft for draft in prices.edited(best.recipe, moves) if draft.estimate.fits]
+        faster = min(fitting, key=lambda draft: draft.estimate.step_time_s, default=best)
+        if not faster.estimate.step_time_s < best.estimate.step_time_s * (1.0 - WORTH):
+            break
+        best = faster
+    return best.recipe

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attune_lab.contracts import Estimate
+from attune_lab.enumeration import LEVERS
 from attune_lab.lessons.catalog import Step
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
 
 if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
+
+
+WITH_A_LAYOUT = (*LAYOUT, *LEVERS)
+"""What may move together as one lever: the sizes of a layout with the micro-batch, recomputation, dispatcher and
+overlaps that it needs. A layout may be worth its communication only where that is hidden, and fit only with them."""
+
+
+TOGETHER = 0.03
+"""Settings that the cost model expects to save no more than this each, a few noise bands, may move together."""
 
 
 def resolve(move: Mapping[str, Step], recipe: Recipe, space: SearchSpace) -> dict[str, Value] | None:
@@ -38,6 +49,11 @@ def _target(step: Step, value: Value, choices: Sequence[Value]) -> Value:
         place = choices.index(value) + (1 if step == "up" else -1) if value in choices else -1
         return choices[place] if 0 <= place < len(choices) else _NOWHERE
     return step
+
+
+def is_small(before: Estimate, after: Estimate) -> bool:
+    """Whether the cost model expects so little of a move that noise could hide it."""
+    return before.step_time_s <= after.step_time_s * (1.0 + TOGETHER)
 
 
 _NOWHERE = "no such choice"

@@ -7,19 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attune_lab.agent.calibration import Calibration, MemoryCheck, expected_improvement
+import numpy as np
+from numpy.typing import NDArray
+
+from attune_lab.agent.calibration import LIKELY, Calibration, expected_improvement
+from attune_lab.agent.coordinates import Coordinates, Priced
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.jumps import JumpFinder
-from attune_lab.agent.moves import resolve
+from attune_lab.agent.moves import is_small, resolve, touches_layout
+from attune_lab.agent.prices import Draft, Edits, Prices
 from attune_lab.agent.rules import CHECK_MEMORY, DIAGNOSE_FIRST, Rulebook
-from attune_lab.contracts import CostModel, Estimate, Proposal
+from attune_lab.agent.suspects import Suspects
+from attune_lab.contracts import Estimate, Proposal
 from attune_lab.diagnosis import Diagnosis
 from attune_lab.lessons.catalog import Catalog, Lesson
 from attune_lab.parameters import LAYOUT
-from attune_lab.recipe import Recipe, Value
+from attune_lab.recipe import Recipe
 
 if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
+
+Floats = NDArray[np.float64]
 
 NEVER_S = 1e9
 """Step time of a recipe that does not run: anything that runs is better."""
@@ -31,7 +39,8 @@ and clusters, so they are taken at twice their width."""
 SEARCHES = frozenset({"layout", "neighbour"})
 """Moves that stand for many recipes."""
 
-Edits = Mapping[str, Value]
+WORTH = 0.0005
+"""A setting that is expected to gain less than this joins no others."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +50,18 @@ class Situation:
     Attributes:
         best: the trial to improve on.
         diagnosis: of its latest report.
-        history, calibration, memory: what the campaign has shown so far.
+        history, calibration, suspects: what the campaign has shown so far.
         evidence: lesson id -> (wins, losses) in this campaign.
         refused: (lesson id, edits, layout) that were tried without success.
-        broken: (setting, value) that made a run fail.
     """
 
     best: Trial
     diagnosis: Diagnosis
     history: History
     calibration: Calibration
-    memory: MemoryCheck
+    suspects: Suspects
     evidence: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     refused: frozenset[tuple[Any, ...]] = frozenset()
-    broken: frozenset[tuple[str, Value]] = frozenset()
 
     @property
     def log_time(self) -> float:
@@ -69,8 +76,9 @@ class Candidate:
     Attributes:
         why: the evidence that suggested it.
         gain: expected log gain in tokens/s, ``sd`` its standard deviation.
-        fit_chance: probability that it does not run out of memory.
-        score: expected improvement times ``fit_chance``.
+        fit_chance: probability that memory suffices.
+        sound_chance: probability that it has no cause of a failure met so far.
+        score: expected improvement times both.
     """
 
     recipe: Recipe
@@ -81,6 +89,7 @@ class Candidate:
     gain: float = 0.0
     sd: float = 0.0
     fit_chance: float = 1.0
+    sound_chance: float = 1.0
     score: float = 0.0
 
 
@@ -99,90 +108,161 @@ class CatalogPolicy:
     the lesson, each weighted by its precision; the range loses weight with every loss of the lesson.
     """
 
-    def __init__(self, catalog: Catalog, space: SearchSpace, cost_model: CostModel, rules: Rulebook) -> None:
-        self._catalog, self._space, self._cost_model, self._rules = catalog, space, cost_model, rules
-        self._jump_finder = JumpFinder(space, cost_model)
+    def __init__(
+        self, catalog: Catalog, appraiser: Appraiser, jump_finder: JumpFinder, space: SearchSpace, rules: Rulebook
+    ) -> None:
+        self._catalog, self._appraiser, self._jump_finder = catalog, appraiser, jump_finder
+        self._space, self._rules = space, rules
 
     def rank(self, situation: Situation) -> list[Candidate]:
-        """See `Policy.rank`."""
-        return price(self._from_lessons(situation), situation, self._rules)
+        """See `Policy.rank`. The first move is a lesson's: the whole space is looked at once that has been seen."""
+        singles = self._appraiser.appraise(self._singles(situation), situation)
+        others = self._together(singles, situation)
+        if situation.history.recipes_run > 1:
+            others += self._jumps(situation)
+        return _ranked(singles + self._appraiser.appraise(others, situation))
 
-    def _from_lessons(self, situation: Situation) -> list[Candidate]:
-        """Moves of all lessons that apply, in the order of the catalog."""
-        drafts: list[tuple[Recipe, Edits, str, Lesson]] = []
-        sweep: list[tuple[Recipe, Edits, str, Lesson]] = []
-        jumps: list[Candidate] = []
-        best = situation.best.recipe
+    def _relevant(self, situation: Situation) -> list[tuple[Lesson, str]]:
+        """The lessons that apply, in the order of the catalog, each with the evidence for it."""
+        found = []
         for lesson in self._catalog.lessons:
             symptom = situation.diagnosis.find(lesson.symptoms)
-            if (symptom is None and DIAGNOSE_FIRST in self._rules) or not lesson.holds(situation.diagnosis.variables):
-                continue
-            why = symptom.evidence if symptom else "no symptom shows"
-            for move in lesson.moves:
-                if "layout" in move:
-                    jumps += self._jumps(situation, lesson)
-                elif "neighbour" in move:
-                    sweep += [
-                        (self._space.apply(best, edits), edits, "measured, whatever the model expects", lesson)
-                        for edits in neighbours(self._space, best)
-                    ]
-                elif edits := resolve(move, best, self._space):
-                    drafts.append((self._space.apply(best, edits), edits, why, lesson))
-        drafts += sweep  # a recipe that a lesson proposes too is the lesson's
-        estimates = self._cost_model.estimate([recipe for recipe, *_ in drafts])
-        singles = [
-            Candidate(recipe, edits, why, lesson, estimate)
-            for (recipe, edits, why, lesson), estimate in zip(drafts, estimates, strict=True)
-            if not self._is_refused(lesson, edits, situation)
-        ]
-        return singles + jumps
+            if (symptom is not None or DIAGNOSE_FIRST not in self._rules) and lesson.holds(
+                situation.diagnosis.variables
+            ):
+                found.append((lesson, symptom.evidence if symptom else "no symptom shows"))
+        return found
 
-    def _jumps(self, situation: Situation, lesson: Lesson) -> list[Candidate]:
+    def _singles(self, situation: Situation) -> list[Candidate]:
+        """The moves of all lessons that apply but for those to other layouts of the whole space."""
         best = situation.best.recipe
-        limit = 1.0 + situation.memory.margin if CHECK_MEMORY in self._rules else math.inf
-        jumps = self._jump_finder.find(best, memory_limit=limit, broken=situation.broken)
-        why = f"best of {len(jumps)} layouts that the cost model expects to fit"
-        return [Candidate(j.recipe, _edits(self._space, best, j.recipe), why, lesson, j.estimate) for j in jumps]
+        moves: list[tuple[Edits, str, Lesson]] = []
+        sweep: list[tuple[Edits, str, Lesson]] = []
+        for lesson, why in self._relevant(situation):
+            for move in lesson.moves:
+                if "neighbour" in move:
+                    around = neighbours(self._space, best)
+                    sweep += [(edits, "measured, whatever the model expects", lesson) for edits in around]
+                elif "layout" not in move and (edits := resolve(move, best, self._space)):
+                    moves.append((edits, why, lesson))
+        moves += sweep  # a recipe that a lesson proposes too is the lesson's
+        return self._appraiser.candidates(
+            best, [move for move in moves if not self._is_refused(move[2], move[0], situation)]
+        )
+
+    def _together(self, singles: Sequence[Candidate], situation: Situation) -> list[Candidate]:
+        """The settings that are expected to gain too little to be told from noise one by one, in one recipe."""
+        edits: dict[str, Any] = {}
+        lesson = None
+        for single in sorted(singles, key=lambda single: -single.gain):
+            joins = single.gain > WORTH and is_small(situation.best.estimate, single.estimate)
+            if joins and not touches_layout(single.edits) and not edits.keys() & single.edits.keys():
+                edits |= single.edits
+                lesson = lesson or single.lesson
+        if lesson is None or len(edits) < 2 or self._is_refused(lesson, edits, situation):
+            return []
+        why = f"{len(edits)} settings whose single effects noise would hide"
+        return self._appraiser.candidates(situation.best.recipe, [(edits, why, lesson)])
+
+    def _jumps(self, situation: Situation) -> list[Candidate]:
+        """Other layouts of the whole space, where a lesson says so."""
+        jumping = [lesson for lesson, _ in self._relevant(situation) if any("layout" in move for move in lesson.moves)]
+        if not jumping:
+            return []
+        best = situation.best.recipe
+
+        def scores(drafts: Sequence[Draft]) -> Floats:
+            return self._appraiser.look(drafts, situation).scores
+
+        found = self._jump_finder.find(best, self._appraiser.coordinates.values(best), scores)
+        why = f"among the {len(found)} layouts that promise most by the cost model and the runs so far"
+        return [Candidate(draft.recipe, move, why, jumping[0], draft.estimate) for move, draft in found]
 
     def _is_refused(self, lesson: Lesson, edits: Edits, situation: Situation) -> bool:
-        return refusal(self._space, situation.best.recipe, lesson.id, edits) in situation.refused
+        return self._appraiser.refusal(situation.best.recipe, lesson.id, edits) in situation.refused
 
 
 class NeighbourPolicy:
     """The search without a catalog: neighbours of the best recipe in the order of the space."""
 
-    def __init__(self, space: SearchSpace, cost_model: CostModel, rules: Rulebook) -> None:
-        self._space, self._cost_model, self._rules = space, cost_model, rules
+    def __init__(self, appraiser: Appraiser, space: SearchSpace) -> None:
+        self._appraiser, self._space = appraiser, space
 
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`; the order is the space's, whatever the prices."""
         best = situation.best.recipe
-        edits = neighbours(self._space, best)
-        recipes = [self._space.apply(best, edit) for edit in edits]
-        estimates = self._cost_model.estimate(recipes)
-        drafts = [
-            Candidate(recipe, edit, "next neighbour", None, estimate)
-            for recipe, edit, estimate in zip(recipes, edits, estimates, strict=True)
+        moves = [(edits, "next neighbour", None) for edits in neighbours(self._space, best)]
+        return self._appraiser.appraise(self._appraiser.candidates(best, moves), situation)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is expected of some recipes; attributes as those of `Candidate`, shape (n,) each."""
+
+    gains: Floats
+    sds: Floats
+    fit_chances: Floats
+    sound_chances: Floats
+
+    @property
+    def scores(self) -> Floats:
+        """See `Candidate.score`."""
+        return np.asarray(expected_improvement(self.gains, self.sds) * self.fit_chances * self.sound_chances)
+
+
+class Appraiser:
+    """Says what recipes promise, by the cost model and what the campaign has shown so far."""
+
+    def __init__(self, prices: Prices, coordinates: Coordinates, rules: Rulebook) -> None:
+        self.coordinates = coordinates
+        self._prices, self._rules = prices, rules
+
+    def candidates(self, recipe: Recipe, moves: Sequence[tuple[Edits, str, Lesson | None]]) -> list[Candidate]:
+        """Candidates from ``recipe``: edits, the evidence for them and the lesson they come from."""
+        drafts = self._prices.edited(recipe, [edits for edits, _, _ in moves])
+        return [
+            Candidate(draft.recipe, edits, why, lesson, draft.estimate)
+            for (edits, why, lesson), draft in zip(moves, drafts, strict=True)
         ]
-        order = {recipe.digest: place for place, recipe in enumerate(recipes)}
-        priced = price(drafts, situation, self._rules)
-        return sorted(priced, key=lambda candidate: order[candidate.recipe.digest])
+
+    def appraise(self, drafts: Sequence[Candidate], situation: Situation) -> list[Candidate]:
+        """Those of ``drafts`` that are launchable, new and likely to run, with what they promise."""
+        seen = self.expect(drafts, situation)
+        return [one for one in seen if one.fit_chance >= LIKELY and one.sound_chance >= LIKELY]
+
+    def expect(self, drafts: Sequence[Candidate], situation: Situation) -> list[Candidate]:
+        """Those of ``drafts`` that are launchable and new, with what they promise."""
+        fresh = [draft for draft in _distinct(drafts) if _is_new(draft, situation)]
+        if not fresh:
+            return []
+        look = self.look(fresh, situation)
+        columns = zip(look.gains.tolist(), look.sds.tolist(), strict=True)
+        blended = [_blend(*column, draft, situation) for column, draft in zip(columns, fresh, strict=True)]
+        gains, sds = (np.array(column) for column in zip(*blended, strict=True))
+        look = replace(look, gains=gains, sds=sds)
+        figures = (look.gains, look.sds, look.fit_chances, look.sound_chances, look.scores)
+        names = ("gain", "sd", "fit_chance", "sound_chance", "score")
+        rows = zip(*(column.tolist() for column in figures), strict=True)
+        return [replace(draft, **dict(zip(names, row, strict=True))) for draft, row in zip(fresh, rows, strict=True)]
+
+    def look(self, items: Sequence[Priced], situation: Situation) -> Look:
+        """What is expected of ``items``, which have estimates."""
+        errors, sds = situation.calibration.error(items)
+        predicted = np.log([item.estimate.step_time_s for item in items])
+        fits = situation.calibration.fit_chance(items) if CHECK_MEMORY in self._rules else np.ones(len(items))
+        values = [self.coordinates.values(item.recipe) for item in items]
+        return Look(situation.log_time - predicted - errors, sds, fits, situation.suspects.chance(values))
+
+    def refusal(self, recipe: Recipe, lesson: str | None, edits: Edits) -> tuple[Any, ...]:
+        """What identifies a move tried from an equivalent state: lesson, edits, and the layout it started from."""
+        values = self.coordinates.values(recipe)
+        layout = tuple(values.get(key) for key in (*LAYOUT, "recompute"))
+        return (lesson, tuple(sorted(edits.items(), key=lambda item: item[0])), layout)
 
 
-def price(drafts: Sequence[Candidate], situation: Situation, rules: Rulebook) -> list[Candidate]:
-    """The candidates among ``drafts`` that are launchable, new and allowed, by falling score."""
-    open_drafts = [draft for draft in _distinct(drafts) if _is_open(draft, situation, rules)]
-    if not open_drafts:
-        return []
-    errors, sds = situation.calibration.error([draft.recipe for draft in open_drafts])
-    priced = []
-    for draft, error, sd in zip(open_drafts, errors, sds, strict=True):
-        mean = situation.log_time - math.log(draft.estimate.step_time_s) - float(error)
-        gain, spread = _blend(mean, float(sd), draft, situation)
-        chance = situation.memory.chance(draft.estimate) if CHECK_MEMORY in rules else 1.0
-        score = expected_improvement(gain, spread) * chance
-        priced.append(replace(draft, gain=gain, sd=spread, fit_chance=chance, score=score))
-    return sorted(priced, key=lambda candidate: (-candidate.score, candidate.recipe.digest))
+def _ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """By falling score, each recipe once."""
+    return sorted(_distinct(candidates), key=lambda candidate: (-candidate.score, candidate.recipe.digest))
 
 
 def _blend(mean: float, sd: float, draft: Candidate, situation: Situation) -> tuple[float, float]:
@@ -207,28 +287,13 @@ def _distinct(drafts: Iterable[Candidate]) -> list[Candidate]:
     return list({draft.recipe.digest: draft for draft in reversed(list(drafts))}.values())[::-1]
 
 
-def _is_open(draft: Candidate, situation: Situation, rules: Rulebook) -> bool:
-    if draft.estimate.problems or situation.history.is_settled(draft.recipe):
-        return False
-    if any(item in situation.broken for item in draft.edits.items()):
-        return False
-    return CHECK_MEMORY not in rules or situation.memory.fits(draft.estimate)
-
-
-def _edits(space: SearchSpace, before: Recipe, after: Recipe) -> dict[str, Value]:
-    return {key: now for key, (_, now) in space.changed(before, after).items()}
+def _is_new(draft: Candidate, situation: Situation) -> bool:
+    return not draft.estimate.problems and not situation.history.is_settled(draft.recipe)
 
 
 def neighbours(space: SearchSpace, recipe: Recipe) -> list[Edits]:
     """Every move of one parameter to a value next to its own, in the order of the space."""
     return [{key: value} for key in space.parameters for value in space.neighbours(recipe, key)]
-
-
-def refusal(space: SearchSpace, recipe: Recipe, lesson: str | None, edits: Edits) -> tuple[Any, ...]:
-    """What identifies a move tried from an equivalent state: lesson, edits, and the layout it started from."""
-    values = space.values(recipe)
-    layout = tuple(values.get(key) for key in (*LAYOUT, "recompute"))
-    return (lesson, tuple(sorted(edits.items(), key=lambda item: item[0])), layout)
 
 
 def proposal(candidate: Candidate, space: SearchSpace, before: Recipe) -> Proposal:
@@ -243,5 +308,6 @@ def proposal(candidate: Candidate, space: SearchSpace, before: Recipe) -> Propos
             "step_time_s": candidate.estimate.step_time_s,
             "peak_memory_bytes": candidate.estimate.peak_memory_bytes,
             "gain": math.expm1(min(candidate.gain, 2.0)),
+            "gain_sd": min(candidate.sd, 2.0),
         },
     )

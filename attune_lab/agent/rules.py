@@ -19,13 +19,14 @@ class Rule:
 
 ONE_LEVER = Rule(
     "one-lever",
-    "a proposal moves one lever; a layout with the recomputation, dispatcher and overlaps it needs counts as one",
+    "a proposal moves one lever; a layout with the micro-batch, recomputation, dispatcher and overlap it needs counts "
+    "as one, and so do settings that gain too little to be told from noise one by one",
 )
 DIAGNOSE_FIRST = Rule("diagnose-first", "a lesson is considered only when one of its symptoms shows")
 USE_CATALOG = Rule("use-catalog", "moves come from the catalog of lessons")
 RETRY_OOM = Rule("retry-oom-with-recompute", "a layout out of memory is tried again with more recomputation")
-CHECK_MEMORY = Rule("check-memory-first", "what is predicted not to fit is not run")
-RE_MEASURE = Rule("re-measure-winner", "a small gain, or one from a new layout, is measured again before it counts")
+CHECK_MEMORY = Rule("check-memory-first", "what is not likely to fit is not run")
+RE_MEASURE = Rule("re-measure-winner", "a gain of few noise bands is measured again before it counts")
 NOISE_BAND = Rule("noise-band", "a gain inside the noise band is no gain")
 STOP = Rule("stop-when-not-worth-it", "the search ends when what is left cannot be told from noise or paid for")
 

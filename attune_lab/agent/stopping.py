@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attune_lab.agent.calibration import normal_cdf
 from attune_lab.agent.policy import Candidate
 
-REAL_CHANCE = 0.05
-"""A candidate with a smaller probability of a gain beyond the noise band is not run: one run in twenty would pay."""
+REAL_CHANCE = 0.005
+"""A candidate with a smaller probability of a gain beyond the noise band is not run: one run in two hundred would
+pay, and the budget is there to be used."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class StopRule:
     def chance(self, candidate: Candidate) -> float:
         """Probability that the candidate runs, and beats the best by more than the noise band."""
         margin = candidate.gain - math.log1p(self.band)
-        beats = normal_cdf(margin / candidate.sd) if candidate.sd > 0 else float(margin > 0)
-        return beats * candidate.fit_chance * self.reliability
+        beats = 0.5 * math.erfc(-margin / candidate.sd / math.sqrt(2.0)) if candidate.sd > 0 else float(margin > 0)
+        return beats * candidate.fit_chance * candidate.sound_chance * self.reliability
 
     def reason(self, ranked: Sequence[Candidate]) -> str:
         """Why none of ``ranked`` is worth a run: one sentence with the figures it rests on."""

@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attune_lab.agent.calibration import Calibration, MemoryCheck
+from attune_lab.agent.calibration import LIKELY, Calibration
+from attune_lab.agent.coordinates import Coordinates
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
-from attune_lab.agent.jumps import OVERLAPS
-from attune_lab.agent.moves import resolve, touches_layout
+from attune_lab.agent.jumps import JumpFinder
+from attune_lab.agent.moves import resolve
+from attune_lab.agent.objections import Objections
 from attune_lab.agent.policy import (
+    Appraiser,
     Candidate,
     CatalogPolicy,
     NeighbourPolicy,
     Policy,
     Situation,
-    price,
     proposal,
-    refusal,
 )
+from attune_lab.agent.prices import Prices
 from attune_lab.agent.rules import (
     NOISE_BAND,
     ONE_LEVER,
@@ -31,6 +33,7 @@ from attune_lab.agent.rules import (
     Rulebook,
 )
 from attune_lab.agent.stopping import StopRule
+from attune_lab.agent.suspects import Suspects
 from attune_lab.campaign.noise import FLOOR, NoiseBand, noise_band
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask, UserError
 from attune_lab.diagnosis import diagnose
@@ -39,8 +42,13 @@ from attune_lab.recipe.effective import effective
 
 OPTIONS = ("policy", "without")
 
+NOTHING_LEFT = "nothing legal is left to try"
+
 CONVINCING = 3.0
-"""A gain of this many noise bands needs no second measurement, unless it comes from a new layout."""
+"""A gain of this many noise bands needs no second measurement."""
+
+UNLIKELY = 2.0
+"""A recipe so many standard deviations, and a slow node, behind what was expected of it is measured again."""
 
 GRADIENT_FACTOR = 1.25
 """Legitimate layouts move the first gradient norm by up to 10 % (NVIDIA-NeMo/Megatron-Bridge#5411). Beyond this
@@ -62,21 +70,28 @@ class AttuneTuner:
     def __init__(self, task: TuningTask) -> None:
         self._task, self._space = task, task.space
         self._rules = _rulebook(task.options)
-        self._policy: Policy = (
-            CatalogPolicy(lessons.load(), task.space, task.cost_model, self._rules)
-            if USE_CATALOG in self._rules
-            else NeighbourPolicy(task.space, task.cost_model, self._rules)
-        )
+        self._prices, self._coordinates = Prices(task.space, task.cost_model), Coordinates(task.space)
+        self._appraiser = Appraiser(self._prices, self._coordinates, self._rules)
+        self._objections = Objections(task)
+        self._policy = self._policy_of(task)
         self._catalog = {lesson.id: lesson for lesson in lessons.load().all()}
-        self._history, self._memory = History(), MemoryCheck()
-        self._calibration = Calibration(task.space)
-        self._best = Trial(task.baseline, task.cost_model.estimate([task.baseline])[0])
+        self._history, self._suspects = History(), Suspects()
+        self._calibration = Calibration(self._coordinates)
+        self._best = Trial(task.baseline, self._prices.of(task.baseline).estimate)
         self._evidence: dict[str, tuple[int, int]] = {}
         self._refused: set[tuple[Any, ...]] = set()
-        self._broken: set[tuple[str, Any]] = set()
         self._follow_up: Proposal | None = None
+        self.decisions: list[str] = []
+        """What was kept, reverted, measured again or left out, and by which rule; one line each, as it happened."""
         self.stop_reason = ""
         """Why `ask` returned None, in one sentence; empty before."""
+
+    def _policy_of(self, task: TuningTask) -> Policy:
+        if USE_CATALOG not in self._rules:
+            return NeighbourPolicy(self._appraiser, task.space)
+        about = (task.baseline, task.cluster, task.space, task.cost_model)
+        jumps = JumpFinder(*about, prices=self._prices, allows=self._objections.allow)
+        return CatalogPolicy(lessons.load(), self._appraiser, jumps, task.space, self._rules)
 
     def ask(self) -> Proposal | None:
         """The next recipe to run with its reason, or None when the search is over."""
@@ -89,59 +104,90 @@ class AttuneTuner:
             ranked, left = rule.worthwhile(ranked), ranked
             self.stop_reason = "" if ranked else rule.reason(left)
         else:
-            self.stop_reason = "" if ranked else "nothing legal is left to try"
+            self.stop_reason = "" if ranked else NOTHING_LEFT
+        ranked = self._allowed(ranked)
         if not ranked:
+            self.stop_reason = self.stop_reason or NOTHING_LEFT
             return None
         chosen = ranked[0] if ONE_LEVER in self._rules else self._top_two(ranked, situation)
         return proposal(chosen, self._space, self._best.recipe)
 
+    def _allowed(self, ranked: list[Candidate]) -> list[Candidate]:
+        """``ranked`` from the first on that nothing is known against."""
+        for place, candidate in enumerate(ranked):
+            if self._objections.allow(candidate.recipe):
+                return ranked[place:]
+            moved = _words(self._space.changed(self._best.recipe, candidate.recipe))
+            line = f"left out {moved}: {self._objections.against(candidate.recipe)}"
+            if line not in self.decisions:
+                self.decisions.append(line)
+        return []
+
     def tell(self, proposal: Proposal, report: RunReport) -> None:
         """Learn from the report of ``proposal``: keep it, revert it, or ask for a follow-up run."""
-        known = self._history.get(proposal.recipe)
-        estimate = known.estimate if known else self._task.cost_model.estimate([proposal.recipe])[0]
+        estimate = self._prices.of(proposal.recipe).estimate
         trial = self._history.record(proposal.recipe, estimate, report)
         unfinished, self._follow_up = self._follow_up, None
-        self._memory.fit(self._history)
-        if any(trial.ok for trial in self._history):
-            self._calibration.fit(self._history, noise_sd=self._band(self._best) / 2)
         if report.status in INFRASTRUCTURE_FAULTS:
             self._follow_up = unfinished if trial.faults < MAX_FAULTS else None
             return
+        self._calibration.fit(self._history, noise_sd=self._band(self._best) / 2)
+        failure = self._failure(report)
         if proposal.recipe.digest == self._best.recipe.digest:
             self._best = trial
-        elif report.status == "ok" and not self._scales_gradients(report):
-            self._judge(proposal, trial)
+        elif failure:
+            self._give_up(proposal, trial, failure)
         else:
-            self._give_up(proposal, trial, report)
+            self._judge(proposal, trial)
+        if not failure:
+            self._suspects.sound(self._coordinates.values(proposal.recipe))
+
+    def _failure(self, report: RunReport) -> str:
+        """In which way a run failed; empty where it did not."""
+        if report.status != "ok":
+            return report.message or report.status if report.status == "invalid" else report.status
+        return "scaled gradients" if self._scales_gradients(report) else ""
 
     def _judge(self, proposal: Proposal, trial: Trial) -> None:
         """Keep the trial if it beats the best outside the noise band; measure again what is not convincing."""
         band = self._band(trial) if NOISE_BAND in self._rules else 0.0
         gain = (self._best.step_time_s or math.inf) / (trial.step_time_s or math.inf) - 1.0
+        may_repeat = RE_MEASURE in self._rules and trial.answers == 1 and math.isfinite(gain)
         if not gain > band:
-            if RE_MEASURE in self._rules and trial.answers == 1 and _disappoints(proposal, gain):
-                why = f"measured {gain:+.1%} tokens/s, far below what is expected: a slow node? measure again"
-                self._follow_up = replace(proposal, recipe=trial.recipe, reason=why, remeasure=True)
+            if may_repeat and _disappoints(proposal, gain):
+                self._repeat(proposal, f"measured {gain:+.1%} tokens/s, far below what is expected: a slow node?")
             else:
+                self._decide(
+                    "reverted", proposal, f"{_figures(gain, trial)}, noise band {band:.1%} ({NOISE_BAND.name})"
+                )
                 self._lost(proposal)
-            return
-        doubtful = touches_layout(proposal.changed) or gain < CONVINCING * band
-        if RE_MEASURE in self._rules and doubtful and trial.answers == 1 and math.isfinite(gain):
-            why = f"measured {gain:+.1%} tokens/s, noise band {band:.1%}: measure the same recipe again"
-            self._follow_up = replace(proposal, recipe=trial.recipe, reason=why, remeasure=True)
-            return
-        self._won(proposal)
-        self._best = trial
+        elif may_repeat and gain < CONVINCING * band:
+            self._repeat(proposal, f"measured {gain:+.1%} tokens/s, noise band {band:.1%}:")
+        else:
+            rule = RE_MEASURE if trial.answers > 1 else NOISE_BAND
+            self._decide("kept", proposal, f"{_figures(gain, trial)}, noise band {band:.1%} ({rule.name})")
+            self._won(proposal)
+            self._best = trial
 
-    def _give_up(self, proposal: Proposal, trial: Trial, report: RunReport) -> None:
+    def _repeat(self, proposal: Proposal, why: str) -> None:
+        """Ask for the same run once more."""
+        reason = f"{why} measure the same recipe again"
+        self._decide("measured again", proposal, f"{why.rstrip(':')} ({RE_MEASURE.name})")
+        self._follow_up = replace(proposal, reason=reason, remeasure=True)
+
+    def _give_up(self, proposal: Proposal, trial: Trial, failure: str) -> None:
         """Revert a run that failed; one out of memory gets the next level of recomputation first."""
         self._lost(proposal)
-        if report.status == "oom":
+        if failure == "oom":
             self._follow_up = self._with_recompute(trial) if RETRY_OOM in self._rules else None
+            more = f"tried again with more recomputation ({RETRY_OOM.name})" if self._follow_up else "left"
+            self._decide("reverted", proposal, f"out of memory, {more}")
             return
-        is_jump = touches_layout(proposal.changed)  # its sizes may work with other settings, its overlaps are suspect
-        suspects = (key for key in proposal.changed if not is_jump or key in OVERLAPS)
-        self._broken |= {(key, proposal.changed[key][1]) for key in suspects}
+        self._suspects.failed(failure, self._coordinates.values(trial.recipe))
+        self._decide("reverted", proposal, f"{failure}, most suspect: {self._suspects.likeliest(failure)}")
+
+    def _decide(self, what: str, proposal: Proposal, why: str) -> None:
+        self.decisions.append(f"{what} {_words(proposal.changed)}: {why}")
 
     def _scales_gradients(self, report: RunReport) -> bool:
         """Whether the first gradient norm is not the baseline's: a fault that Adam hides from the loss."""
@@ -157,14 +203,12 @@ class AttuneTuner:
         lesson = self._catalog.get("P-oom-retry-recompute")
         drafts: list[Candidate] = []
         while edits := resolve({"recompute": "up"}, recipe, self._space):
-            recipe = self._space.apply(recipe, edits)
-            estimate = self._task.cost_model.estimate([recipe])[0]
-            drafts.append(Candidate(recipe, edits, "out of memory", lesson, estimate))
-        open_ = {candidate.recipe.digest: candidate for candidate in price(drafts, self._situation(), self._rules)}
-        for draft in drafts:
-            if draft.recipe.digest in open_:
-                return proposal(open_[draft.recipe.digest], self._space, self._best.recipe)
-        return None
+            (draft,) = self._prices.edited(recipe, [edits])
+            drafts.append(Candidate(draft.recipe, edits, "out of memory", lesson, draft.estimate))
+            recipe = draft.recipe
+        expected = self._appraiser.expect(drafts, self._situation())
+        chosen = next((draft for draft in expected if draft.fit_chance >= LIKELY), None)
+        return proposal(chosen, self._space, self._best.recipe) if chosen else None
 
     def _stop_rule(self) -> StopRule:
         """The stop rule on what is known now; a run is expected to cost what the baseline's did, by predicted step."""
@@ -183,11 +227,11 @@ class AttuneTuner:
         for second in ranked[1:]:
             if first.edits.keys() & second.edits.keys():
                 continue
-            recipe = self._space.apply(first.recipe, second.edits)
-            estimate = self._task.cost_model.estimate([recipe])[0]
-            both = Candidate(recipe, {**first.edits, **second.edits}, first.why, first.lesson, estimate)
-            if priced := price([both], situation, self._rules):
-                return priced[0]
+            (draft,) = self._prices.edited(first.recipe, [second.edits])
+            edits = {**first.edits, **second.edits}
+            both = Candidate(draft.recipe, edits, first.why, first.lesson, draft.estimate)
+            if appraised := self._appraiser.appraise([both], situation):
+                return appraised[0]
         return first
 
     def _situation(self) -> Situation:
@@ -199,10 +243,9 @@ class AttuneTuner:
             diagnosis=diagnose(last, settings),
             history=self._history,
             calibration=self._calibration,
-            memory=self._memory,
+            suspects=self._suspects,
             evidence=self._evidence,
             refused=frozenset(self._refused),
-            broken=frozenset(self._broken),
         )
 
     def _band(self, trial: Trial) -> float:
@@ -220,16 +263,27 @@ class AttuneTuner:
 
     def _lost(self, proposal: Proposal) -> None:
         edits = {key: after for key, (_, after) in proposal.changed.items()}
-        self._refused.add(refusal(self._space, self._best.recipe, proposal.lesson, edits))
+        self._refused.add(self._appraiser.refusal(self._best.recipe, proposal.lesson, edits))
         if proposal.lesson:
             wins, losses = self._evidence.get(proposal.lesson, (0, 0))
             self._evidence[proposal.lesson] = (wins, losses + 1)
 
 
 def _disappoints(proposal: Proposal, gain: float) -> bool:
-    """Whether a flag did so much worse than expected that a slow node, rather than the flag, must be asked."""
-    expected = proposal.predicted.get("gain", 0.0)
-    return not touches_layout(proposal.changed) and (1 + gain) * SLOW_RUN < 1 + expected
+    """Whether a run did so much worse than expected that a slow node, rather than the recipe, must be asked."""
+    expected, sd = proposal.predicted.get("gain", 0.0), proposal.predicted.get("gain_sd", 0.0)
+    return (1 + gain) * SLOW_RUN * math.exp(UNLIKELY * sd) < 1 + expected
+
+
+def _figures(gain: float, trial: Trial) -> str:
+    """A gain with the number of runs it rests on."""
+    runs = {1: "one run", 2: "two runs"}.get(trial.answers, f"{trial.answers} runs")
+    return f"{gain:+.1%} in {runs}" if math.isfinite(gain) else f"runs, in {runs}"
+
+
+def _words(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """What moves, in words."""
+    return ", ".join(f"{key} {before}->{now}" for key, (before, now) in changed.items())
 
 
 def _rulebook(options: Mapping[str, Any]) -> Rulebook:

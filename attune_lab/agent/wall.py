@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.agent.history import History, Trial
-from attune_lab.agent.moves import resolve, touches_layout
+from attune_lab.agent.moves import WITH_A_LAYOUT, is_small, resolve, touches_layout
 from attune_lab.agent.rules import (
     CHECK_MEMORY,
     DIAGNOSE_FIRST,
@@ -23,9 +23,7 @@ from attune_lab.agent.rules import (
 from attune_lab.agent.stopping import REAL_CHANCE
 from attune_lab.contracts import CostModel, RunReport, UserError
 from attune_lab.diagnosis import Diagnosis, diagnose
-from attune_lab.enumeration import LEVERS
 from attune_lab.lessons.catalog import Catalog, Lesson
-from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe, Value
 from attune_lab.recipe.effective import effective
 
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
     from simulator.hardware import ClusterSpec
 
 Edits = Mapping[str, Value]
-
-WITH_A_LAYOUT = (*LAYOUT, *LEVERS)
-"""What may move together: the sizes of a layout, and the recomputation, dispatcher and overlaps it needs."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +124,18 @@ class Standing:
         if touches_layout(edits):
             yield {key: value for key, value in edits.items() if key in WITH_A_LAYOUT}
             yield {key: self.space.value(after, key) for key in WITH_A_LAYOUT if key in self.space.parameters}
+        elif self._is_small_each(before, edits):
+            yield edits
         for lesson in self.catalog.lessons:
             for move in lesson.moves:
                 if (resolved := resolve(move, before, self.space)) and resolved.items() <= edits.items():
                     yield resolved
+
+    def _is_small_each(self, before: Recipe, edits: Edits) -> bool:
+        """Whether the cost model expects so little of each of ``edits`` that noise could hide it."""
+        singles = [self.space.apply(before, {key: value}) for key, value in edits.items()]
+        own, *estimates = self.cost_model.estimate([before, *singles])
+        return all(not one.problems and is_small(own, one) for one in estimates)
 
     def leads(self, before: Recipe, edits: Edits, after: Recipe) -> bool:
         """Whether ``edits`` of one recipe give the other, in every setting that takes effect."""
@@ -271,7 +274,7 @@ def _re_measure(draft: Draft, standing: Standing) -> str | None:
     bases = {base.recipe.digest for base in standing.bases(draft)}
     if open_.digest not in bases or bases & standing.kept:
         return None
-    return "it builds on a gain that was measured once and is small or from a new layout: measure that again first"
+    return "it builds on a gain of few noise bands that was measured once: measure that again first"
 
 
 def _noise_band(draft: Draft, standing: Standing) -> str | None:
@@ -294,7 +297,7 @@ def _stop(draft: Draft, standing: Standing) -> str | None:
         return None
     return (
         f"its chance to gain more than the noise band of {standing.band:.1%} is {draft.chance:.1%}, "
-        f"below {REAL_CHANCE:.0%}: it is not worth a run"
+        f"below {REAL_CHANCE:.1%}: it is not worth a run"
     )
 
 

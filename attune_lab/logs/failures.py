@@ -80,6 +80,7 @@ SIGNS = (
     *_signs("oom_nccl", Weight.ROOT, ("Cuda failure", "out of memory"), "Failed to CUDA calloc"),
     *_signs("oom_nccl", Weight.ROOT, "out of memory", "failed to allocate", pattern=r"(?i)nccl|nvshmem|deep_?ep\b"),
     *_signs("oom_cuda", Weight.ROOT, "CUDA error: out of memory", "cudaErrorMemoryAllocation", "_STATUS_ALLOC_FAILED"),
+    *_signs("oom_cuda", Weight.ROOT, "CUDA driver error: out of memory"),
     *_signs("nan", Weight.ROOT, "found NaN in", "found Inf in", "Unexpected result nan", "Unexpected result inf"),
     *_signs("nan", Weight.ROOT, "Current loss scale already at minimum"),
     *_signs("hardware", Weight.ROOT, "NVRM: Xid", pattern=rf"Xid \([^)]{{0,80}}\): (?:{_FATAL_XIDS})\b"),
@@ -88,18 +89,20 @@ SIGNS = (
     *_signs("node_failure", Weight.ROOT, "Node failure", "NODE FAIL", "NODE_FAIL"),
     *_signs("preempted", Weight.PLAIN, "DUE TO PREEMPTION", "DUE TO JOB REQUEUE", "=PREEMPTED"),
     *_signs("time_limit", Weight.PLAIN, "DUE TO TIME LIMIT", "=TIMEOUT"),
-    *_signs("cancelled", Weight.ECHO, "CANCELLED AT"),
+    *_signs("cancelled", Weight.ECHO, "CANCELLED AT", "got signal: 15", "received SIGTERM", "Received SIGTERM"),
     *_signs("hang", Weight.ECHO, "Watchdog caught collective operation timeout", ("DeepEP", "timeout")),
     *_signs("hang", Weight.ECHO, "Heartbeat monitor timed out"),
     *_signs("network", Weight.ECHO, "ncclRemoteError", "ncclSystemError", "IBV_WC_RETRY_EXC_ERR"),
+    *_signs("network", Weight.ECHO, "remote process exited or there was a network error", "unhandled system error"),
     *_signs("network", Weight.ECHO, "Connection reset by peer", "Connection closed by peer", "socket has timed out"),
-    *_signs("data_error", Weight.PLAIN, ("Caught ", "in DataLoader worker process")),
-    *_signs("data_error", Weight.PLAIN, "FileNotFoundError", pattern=r"^FileNotFoundError.{0,400}(\.bin|\.idx|data)"),
-    *_signs("backend_missing", Weight.PLAIN, "ModuleNotFoundError", pattern=r"^ModuleNotFoundError"),
-    *_signs("backend_missing", Weight.PLAIN, "ImportError", pattern=r"^ImportError"),
-    *_signs("backend_missing", Weight.PLAIN, ("Error", "undefined symbol"), ("Error", "cannot open shared object")),
-    *_signs("launch_error", Weight.PLAIN, "error: unrecognized arguments", "error: argument "),
-    *_signs("launch_error", Weight.PLAIN, "error: the following arguments are required"),
+    *_signs("data_error", Weight.ROOT, ("Caught ", "in DataLoader worker process")),
+    *_signs("data_error", Weight.ROOT, "FileNotFoundError", pattern=r"^FileNotFoundError.{0,400}(\.bin|\.idx|data)"),
+    *_signs("backend_missing", Weight.ROOT, "ModuleNotFoundError", pattern=r"^ModuleNotFoundError"),
+    *_signs("backend_missing", Weight.ROOT, "ImportError", pattern=r"^ImportError"),
+    *_signs("backend_missing", Weight.ROOT, ("Error", "undefined symbol"), ("Error", "cannot open shared object")),
+    *_signs("launch_error", Weight.ROOT, "error: unrecognized arguments", "error: argument "),
+    *_signs("launch_error", Weight.ROOT, "error: the following arguments are required"),
+    *_signs("crash", Weight.ECHO, "unhandled cuda error", "ncclUnhandledCudaError", "ChildFailedError"),
     *_signs("crash", Weight.PLAIN, "CUDA error:", "Segmentation fault", "Fatal Python error", "core dumped"),
     *_signs("crash", Weight.PLAIN, "Bus error", pattern=r"^Bus error"),
 )
@@ -114,7 +117,12 @@ stas00/ml-engineering compute/accelerator/nvidia/debug.md for Xid 63, 64 and 94.
 _TORCH = ("CUDA out of memory. Tried to allocate", "OutOfMemoryError: CUDA out of memory")
 _FOLLOW_UP = "more than 1EB memory"  # how a failed collective ends: its sizes are garbage
 _TRACEBACK = "Traceback (most recent call last)"
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,100}(Error|Exception|Interrupt|Failure)\b", re.ASCII)
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]{0,100}(?:Error|Exception|Interrupt|Failure))\b", re.ASCII)
+_OWN_FAULTS = {
+    "AssertionError", "AttributeError", "FileNotFoundError", "IndexError", "KeyError", "NameError",
+    "NotImplementedError", "TypeError", "UnboundLocalError", "ValueError", "ZeroDivisionError",
+}  # fmt: skip
+"""Exceptions that no failure of a peer raises."""
 _MAX_FRAMES, _MAX_TRACEBACKS, _MAX_EVIDENCE = 200, 64, 300
 
 
@@ -125,7 +133,7 @@ class Finder:
         self._found: Failure | None = None
         self._weight = Weight.ECHO
         self._since = 0
-        self._tracebacks: dict[int | None, list[str]] = {}
+        self._tracebacks: dict[int | None, tuple[int, list[str]]] = {}
         self.overcome: list[Failure] = []
         """Failures after which training went on; the first few."""
 
@@ -150,8 +158,7 @@ class Finder:
             steps: number of the last step printed.
             signs: those that the line may have.
         """
-        above = self._traceback(line)
-        text = line.text
+        above, text = self._traceback(line)
         if _FOLLOW_UP in text:
             return
         if any(sign in text for sign in _TORCH):
@@ -164,29 +171,43 @@ class Finder:
                 self._note(evidence(sign.kind, line), sign.weight)
                 return
         if above and (match := _EXCEPTION.match(text)):
-            kind = "cancelled" if match[1] == "Interrupt" else "crash" if steps else "launch_error"
-            self._note(evidence(kind, line), Weight.PLAIN)
+            if match[1] == "KeyboardInterrupt":
+                self._note(evidence("cancelled", line), Weight.ECHO)
+                return
+            weight = Weight.ROOT if match[1] in _OWN_FAULTS else Weight.PLAIN
+            self._note(evidence("crash" if steps else "launch_error", line), weight)
 
     def _note(self, failure: Failure, weight: Weight) -> None:
-        if self._found is None or (self._weight == Weight.ECHO and weight == Weight.ROOT):
+        """Keep the failure if it is the first, or tells what an echo was of."""
+        found = self._found
+        why = found is not None and found.kind == "cancelled" and failure.kind in ("preempted", "time_limit")
+        if found is None or why or (self._weight == Weight.ECHO and weight == Weight.ROOT):
             self._found, self._weight, self._since = failure, weight, 0
 
-    def _traceback(self, line: Line) -> list[str]:
-        """The lines of the traceback that this line ends; empty where it ends none."""
+    def _traceback(self, line: Line) -> tuple[list[str], str]:
+        """The lines of the traceback that this line ends, empty where it ends none; and the line as it stands there.
+
+        A logger may put something of the same length before each line, a time stamp for example.
+        """
         text, rank = line.text, line.rank
-        if _TRACEBACK in text:
+        column = text.find(_TRACEBACK)
+        if column >= 0:
             if rank in self._tracebacks or len(self._tracebacks) < _MAX_TRACEBACKS:
-                self._tracebacks[rank] = []
-            return []
-        frames = self._tracebacks.get(rank)
-        if frames is None:
-            return []
-        if text.startswith("  "):
+                self._tracebacks[rank] = (column, [])
+            return [], text
+        if rank not in self._tracebacks:
+            return [], text
+        column, frames = self._tracebacks[rank]
+        inner = text[column:]
+        if text.startswith("  ") or inner.startswith("  "):
             if len(frames) == _MAX_FRAMES:
                 del frames[0]
-            frames.append(text[:_MAX_EVIDENCE])
-            return []
-        return self._tracebacks.pop(rank) if text.strip() else []
+            frames.append(inner[:_MAX_EVIDENCE])
+            return [], text
+        if not text.strip():
+            return [], text
+        del self._tracebacks[rank]
+        return frames, inner if _EXCEPTION.match(inner) else text
 
 
 def signs_in(text: str) -> list[Sign]:

@@ -20,7 +20,7 @@ MAX_EXPANDED = 2 * 10**9
 
 BLOCK = 1 << 17
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n\r]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_RANK = re.compile(r"\s*(\d{1,6}): (?:\[(?:rank|default)(\d{1,6})\]:\s?)?|\[(?:rank|default)(\d{1,6})\]:\s?", re.ASCII)
+_PREFIX = re.compile(r"\s*(\d{1,6}): |\[(rank|default)(\d{1,6})\]:\s?", re.ASCII)
 _TEXT_CONTROLS = b"\t\n\r\x08\x0c\x1b\0"
 
 
@@ -84,10 +84,15 @@ def _clean(data: bytes) -> str:
 
 
 def _line(text: str, number: int) -> Line:
-    prefix = _RANK.match(text)
-    if not prefix:
-        return Line(number, None, text)
-    return Line(number, int(prefix[2] or prefix[1] or prefix[3]), text[prefix.end() :])
+    rank = None
+    for _ in range(3):  # srun, torchrun and torch may each put one before it
+        prefix = _PREFIX.match(text)
+        if not prefix:
+            break
+        if rank is None or prefix[2] != "default":  # which counts within a node
+            rank = int(prefix[1] or prefix[3])
+        text = text[prefix.end() :]
+    return Line(number, rank, text)
 
 
 def blocks(path: Path, remarks: list[str]) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ _PATTERNS = {name: [re.compile(text, re.ASCII) for text in texts] for name, text
 
 _FRAME = re.compile(r'File "[^"]{0,400}", line \d{1,9}, in (<?\w{1,100}>?)')
 _GRAPHS = ("cuda_graph", "cudagraph", "CUDAGraph", "capture_begin", "torch.cuda.graph(")
-_LOGITS = ("cross_entropy", "output_layer(", "lm_head", "logits", "compute_language_model_loss")
+_LOGITS = ("cross_entropy", "output_layer(", "lm_head", "compute_language_model_loss", "shift_logits", "logits.float()")
 _BACKWARD = {"backward", "backward_step", "custom_backward", "_engine_run_backward", "run_backward"}
 _FORWARD = {"forward", "forward_step"}
 _OPTIMIZER = {"step", "optimizer_step", "step_with_ready_grads", "_take_model_step", "_init_group", "prepare_grads"}
@@ -31,6 +31,8 @@ _BUILD = {
 }  # fmt: skip
 _GRAPH_SHARE = 0.25
 """Graph pools that hold less of what is allocated are not what filled the memory."""
+_LOOSE_SHARE = 0.01
+"""Less of the GPU than this lies unallocated in every pool, and is more than many a request."""
 
 
 def figures(text: str) -> dict[str, float]:
@@ -63,7 +65,8 @@ def place(traceback: Sequence[str], said: Mapping[str, float], steps: int) -> st
     pools = said.get("private_pools", 0.0)
     if any(sign in text for sign in _GRAPHS) or pools > _GRAPH_SHARE * said.get("allocated", float("inf")):
         return "oom_graph_pools"
-    if said.get("unallocated", 0.0) > said.get("requested", float("inf")):
+    loose = said.get("unallocated", 0.0)
+    if loose > said.get("requested", float("inf")) and loose > _LOOSE_SHARE * said.get("capacity", 0.0):
         return "oom_fragmentation"
     if any(sign in text for sign in _LOGITS):
         return "oom_last_stage"

@@ -119,8 +119,12 @@ class LogReading:
             self._not_a_number = None
 
     def _stack(self) -> int | None:
-        """The reader that read most steps; the first of those that read as many."""
-        return max(self._seen, key=lambda index: (len(self._tracks[index][1]), -index), default=None)
+        """The reader that read most figures; the first of those that read as many."""
+        return max(self._seen, key=self._found, default=None)
+
+    def _found(self, index: int) -> tuple[int, int, int]:
+        track = self._tracks[index][1]
+        return track.figures, len(track), -index
 
     def _remarks(self, index: int | None, track: Track) -> Iterable[str]:
         others = [self._tracks[other][0].stack for other in sorted(self._seen - {index})]

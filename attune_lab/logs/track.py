@@ -19,6 +19,8 @@ class Track:
         self._tail: deque[LoggedStep] = deque()
         self._left_out = False
         self._rank: int | None = None
+        self.figures = 0
+        """Losses, times, norms and rates printed."""
         self.restarts = 0
         self.copies = 0
         """Steps left out because another rank had printed them."""
@@ -64,6 +66,7 @@ class Track:
         return (self._head[-1].step, self._tail[0].step) if self._left_out and self._head and self._tail else None
 
     def _append(self, step: LoggedStep) -> None:
+        self.figures += _figures(step)
         if len(self._head) < KEPT and not self._tail and not self._left_out:
             self._head.append(step)
             return
@@ -73,13 +76,17 @@ class Track:
             self._left_out = True
 
     def _pop(self) -> LoggedStep:
-        if self._tail:
-            return self._tail.pop()
-        self._left_out = False
-        return self._head.pop()
+        self._left_out = self._left_out and bool(self._tail)
+        step = self._tail.pop() if self._tail else self._head.pop()
+        self.figures -= _figures(step)
+        return step
 
 
 _COLUMNS = tuple(column.name for column in fields(LoggedStep) if column.name not in ("step", "other"))
+
+
+def _figures(step: LoggedStep) -> int:
+    return sum(getattr(step, column) is not None for column in _COLUMNS)
 
 
 def _merged(old: LoggedStep, new: LoggedStep) -> LoggedStep:

@@ -12,5 +12,5 @@ __all__ = ["Facts", "Reader", "all_readers"]
 
 
 def all_readers() -> tuple[Reader, ...]:
-    """A new reader of each stack; of two that read as many steps of a log, the first names its stack."""
+    """A new reader of each stack; of two that read as many figures in a log, the first names its stack."""
     return Megatron(), Nemo(), Torchtitan(), Nanotron(), DeepSpeed(), HfTrainer()

@@ -81,7 +81,7 @@ def test_the_catalog_policy_is_never_refused(seed, memory, broken, off) -> None:
             break
         where = Standing(
             rules, BASELINE, CLUSTER, SPACE, FakeCostModel(), lessons.load(), tuner._history,
-            lambda recipe: tuner._memory.fits(FakeCostModel().estimate([recipe])[0]),
+            lambda recipe: tuner._calibration.fits(tuner._prices.of(recipe)),
             frozenset(kept), latest, lambda _: True, unconfirmed, 0.01, 36.0,
         )  # fmt: skip
         draft = Draft(proposal.recipe, proposal.lesson, remeasure=proposal.remeasure)

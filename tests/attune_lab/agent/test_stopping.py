@@ -39,7 +39,7 @@ def test_a_certain_gain_counts_only_beyond_the_band() -> None:
 
 
 def test_a_lever_the_model_thinks_neutral_is_worth_a_run_while_its_effect_is_uncertain() -> None:
-    uncertain, known = candidate(0.0, 0.035), candidate(0.0, 0.005)
+    uncertain, known = candidate(0.0, 0.035), candidate(0.0, 0.003)
     assert rule().worthwhile([known, uncertain]) == [uncertain]
     assert rule().chance(known) < REAL_CHANCE
 
@@ -48,7 +48,7 @@ def test_reasons_to_stop() -> None:
     assert rule().reason([]) == "nothing legal is left to try"
     broke = rule(left=0.5).reason([candidate(0.1, 0.01)])
     assert broke == "the next run costs 1 GPU-hours and 0.5 are left"
-    said = rule(band=0.016).reason([candidate(math.log(1.003), 0.005), candidate(-0.2, 0.005)])
+    said = rule(band=0.016).reason([candidate(math.log(1.003), 0.003), candidate(-0.2, 0.005)])
     assert said.startswith("the best of 2 moves left promises +0.3% and has a chance of ")
     assert said.endswith("% to gain more than the noise band of 1.6%")
 

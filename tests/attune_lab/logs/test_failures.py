@@ -127,6 +127,40 @@ CASES = {
     "data": (traceback(("f", "x"), error="FileNotFoundError: No such file: '/data/a.idx'"), "data_error"),
     "loader's exception": ("RuntimeError: Caught IndexError in DataLoader worker process 0.\n", "data_error"),
     "broken connection": ("torch.distributed.DistBackendError: NCCL error: ncclRemoteError: failed\n", "network"),
+    "NCCL's reason on a later line": (
+        steps(1)
+        + traceback(("f", "x"), error="torch.distributed.DistBackendError: NCCL error: unhandled cuda error")
+        + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 608 bytes\n",
+        "oom_nccl",
+    ),
+    "a peer of the one with an assertion": (
+        traceback(("f", "x"), error="RuntimeError: store->get('0') got error: Connection reset by peer")
+        + traceback(("f", "x"), error="AssertionError: sequence length"),
+        "launch_error",
+    ),
+    "terminated, then why": (
+        steps(1)
+        + traceback(("f", "x"), error="torch.distributed.elastic.SignalException: Process 7 got signal: 15")
+        + "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n",
+        "preempted",
+    ),
+    "hanging until the time limit": (
+        steps(1) + WATCHDOG + "\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT x DUE TO TIME LIMIT ***\n",
+        "hang",
+    ),
+    "summary of the launcher, then the error": (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n" + traceback(*BACKWARD),
+        "oom_backward",
+    ),
+    "router, whose logits are small": (
+        steps(1, 2) + traceback(*TRAIN, ("forward", "logits = self.gating(x)"), ("gating", "torch.mm(x, w)")),
+        "oom_forward",
+    ),
+    "a little lies loose in every pool": (
+        steps(1, 2) + traceback(*FORWARD, error=OOM.replace("2.00 GiB", "20.00 MiB").replace("1.40 GiB", "900.00 MiB")),
+        "oom_forward",
+    ),
+    "driver": (steps(1) + "RuntimeError: CUDA driver error: out of memory\n", "oom_cuda"),
     "Ctrl-C": (steps(1) + traceback(("f", "x"), error="KeyboardInterrupt"), "cancelled"),
 }  # fmt: skip
 
@@ -148,6 +182,16 @@ def test_interleaved_ranks_do_not_hide_it(case):
     printed = text.splitlines()
     mixed = "".join(f"0: {a}\n1: {b}\n" for a, b in zip([*printed, "x"], ["x", *printed], strict=True))
     assert read_log(mixed).failure.kind == kind
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[rank3]:[rank3]: ", "2026-01-01T00:00:00.123456Z stderr F ", "3: [default0]:[rank3]: "]
+)
+def test_what_a_launcher_puts_before_every_line_does_not_hide_a_traceback(prefix):
+    text = steps(1, 2) + "".join(prefix + line + "\n" for line in traceback(*BACKWARD).splitlines())
+    assert read_log(text).failure.kind == "oom_backward"
+    text = "".join(prefix + line + "\n" for line in traceback(*BUILD, error="ValueError: odd").splitlines())
+    assert read_log(text).failure.kind == "launch_error"
 
 
 def test_every_kind_is_found_in_some_case_and_every_sign_has_a_kind():

@@ -189,13 +189,15 @@ def test_megatron_tells_memory_devices_tokens_and_stragglers():
     assert figures.straggler == "rank 0 takes 3.468 s a step, 0.4% more than rank 8"
 
 
-def test_a_log_of_two_stacks_is_that_of_the_one_with_most_lines():
+def test_a_log_of_two_stacks_is_that_of_the_one_with_most_figures():
     steps = [Step(i, 1.0, 9.0, 1.5, 1000.0, 400.0) for i in range(1, 5)]
     text = lines(lambda s: printed.deepspeed_engine(s) + "\n" + printed.megatron(s))(steps)
     log = read_log(text)  # as Megatron-DeepSpeed prints it
     assert log.stack == "megatron-lm"
     assert any("deepspeed" in remark for remark in log.remarks)
-    trainer = lines(printed.deepspeed_engine)(steps) + huggingface(False)(steps[:2])
+    assert log.steps == read_log(lines(printed.megatron)(steps)).steps
+    assert read_log(text + printed.deepspeed_engine(Step(5, 1.0, 9.0, 1.5, 1000.0, 400.0)) + "\n").steps == log.steps
+    trainer = BATCH + lines(printed.deepspeed_engine)(steps) + huggingface(False)(steps[:1])
     assert read_log(trainer).stack == "deepspeed"
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-from attack_arena import SECRET, Attack, appended, same
+from attack_arena import SECRET, Attack, Fought, appended, same
 
 NAMES = {
     "a folder up": "../secret.txt",
@@ -59,7 +60,7 @@ READ_LOGS = (
     (("list_files", {}),),
     (("read_log", {"run": "baseline"}), ("read_log", {"run": "baseline", "part": "start", "skip": 10**11})),
     (("read_file", {"file": "runs/000-baseline.log", "offset": 10**12}), ("search_files", {"text": "e"})),
-    (("search_files", {"text": SECRET}), ("diagnose", {"run": "baseline"})),
+    (("search_files", {"text": SECRET}), ("diagnose", {"run": "baseline"}), ("summarise_log", {"run": "baseline"})),
 )
 
 
@@ -83,10 +84,15 @@ def elsewhere(path: str):
     return told
 
 
-FORGED = (
-    " [2026-01-01 00:00:00] iteration 20/ 1000 | consumed samples: 1280 | elapsed time per iteration (ms): 0.1 | "
-    "throughput per GPU (TFLOP/s/GPU): 99999.9 | learning rate: 3.0E-04 | global batch size: 64 | lm loss: 0.0E+00 |\n"
-)
+def forged(text: str) -> str:
+    """A log by which every step takes a hundredth of what it took."""
+    return re.sub(r"(elapsed time per iteration \(ms\): \d+?)\d\d\.", r"\g<1>.", text)
+
+
+def discrepancy_untold(fought: Fought) -> str | None:
+    told = fought.answer_to("summarise_log")["discrepancies"]
+    return None if told else "the model was not told that the log is wrong"
+
 
 ATTACKS = (
     *(Attack(f"path: {what}", "paths", asked_for(name), refused=True) for what, name in NAMES.items()),
@@ -100,11 +106,13 @@ ATTACKS = (
     Attack("log: told to be a name with a NUL", "paths", READ_LOGS, report=elsewhere("logs/x\0y")),
     Attack("log: a terabyte", "bounds", **replaced(sparse)),
     Attack("log: one endless line", "bounds", READ_LOGS, log=appended("x" * 5_000_000)),
-    Attack("log: everything matches", "bounds", READ_LOGS, log=appended("e\n" * 500_000)),
+    Attack("log: everything matches", "bounds", READ_LOGS, log=appended("e\n" * 200_000)),
     Attack("log: binary", "bounds", READ_LOGS, log=appended(bytes(range(256)) * 2_000)),
     Attack("log: invalid UTF-8, cut at every place", "bounds", READ_LOGS, log=appended(b"\xf0\x9f\x98" * 100_000)),
     Attack("log: deeply nested", "bounds", READ_LOGS, log=appended("[" * 200_000 + '{"a":' * 100_000)),
     Attack("log: gone", "bounds", **replaced(lambda path: None)),
-    Attack("log: forged throughput and loss", "data", READ_LOGS, log=appended(FORGED * 50)),
-    Attack("log: an earlier run's log printed again", "data", READ_LOGS, log=lambda path: path.write_text(FORGED)),
+    Attack("log: forged step times", "data", READ_LOGS, won=discrepancy_untold,
+           log=lambda path: path.write_text(forged(path.read_text()))),
+    Attack("log: a second, faster run printed behind the first", "data", READ_LOGS, won=discrepancy_untold,
+           log=lambda path: path.write_text(path.read_text() + forged(path.read_text()))),
 )  # fmt: skip

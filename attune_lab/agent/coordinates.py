@@ -1,0 +1,105 @@
+"""Where a recipe stands among others: its layout, its other settings, and what its predicted step is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attune_lab.contracts import Estimate
+from attune_lab.enumeration import LEVERS
+from attune_lab.parameters import LAYOUT
+from attune_lab.recipe import Recipe, Value
+
+if TYPE_CHECKING:
+    from attune_lab.space import SearchSpace
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SPLIT = ("account_embedding", "account_loss")
+"""Settings that move layers between stages: with them it is another layout."""
+
+
+class Priced(Protocol):
+    """A recipe with what the cost model expects of it."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+        ...
+
+    @property
+    def estimate(self) -> Estimate:
+        """What the cost model expects of it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Points:
+    """Several recipes as arrays, n of them.
+
+    Attributes:
+        layouts: equal numbers for equal layouts, shape (n,).
+        sizes: log2 of the parallel sizes, shape (n, sizes).
+        settings: equal numbers for equal values of a setting, shape (n, settings).
+        is_lever: 1 for each setting of `attune_lab.enumeration.LEVERS`, else 0, shape (settings,).
+        shares: predicted part of the step by kind of work, shape (n, parts).
+    """
+
+    layouts: Ints
+    sizes: Floats
+    settings: Ints
+    is_lever: Ints
+    shares: Floats
+
+
+class Coordinates:
+    """Reads recipes as points, each recipe once."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._sizes = [key for key in space.parameters if key in LAYOUT]
+        self._settings = [key for key in space.parameters if key not in LAYOUT]
+        self._codes: dict[tuple[str, object], int] = {}
+        self._values: dict[str, Mapping[str, Value]] = {}
+        self._rows: dict[str, tuple[int, list[float], list[int]]] = {}
+        self._parts: list[str] = []
+
+    def values(self, recipe: Recipe) -> Mapping[str, Value]:
+        """The recipe's values of the parameters of the space."""
+        if recipe.digest not in self._values:
+            self._values[recipe.digest] = self._space.values(recipe)
+        return self._values[recipe.digest]
+
+    def of(self, items: Sequence[Priced]) -> Points:
+        """``items`` as points."""
+        rows = [self._row(item.recipe) for item in items]
+        if items and not self._parts:
+            self._parts = list(items[0].estimate.breakdown_s)
+        return Points(
+            np.array([layout for layout, _, _ in rows], dtype=np.int64),
+            np.array([sizes for _, sizes, _ in rows], dtype=np.float64).reshape(len(rows), len(self._sizes)),
+            np.array([settings for *_, settings in rows], dtype=np.int64).reshape(len(rows), len(self._settings)),
+            np.array([int(key in LEVERS) for key in self._settings], dtype=np.int64),
+            np.array([self._shares(item.estimate) for item in items]).reshape(len(rows), len(self._parts)),
+        )
+
+    def _row(self, recipe: Recipe) -> tuple[int, list[float], list[int]]:
+        if recipe.digest not in self._rows:
+            values = self.values(recipe)
+            layout = tuple(values.get(key) for key in (*LAYOUT, *SPLIT))
+            sizes = [math.log2(max(int(str(values[key] or 1)), 1)) for key in self._sizes]
+            settings = [self._code(key, values[key]) for key in self._settings]
+            self._rows[recipe.digest] = (self._code("layout", layout), sizes, settings)
+        return self._rows[recipe.digest]
+
+    def _code(self, what: str, value: object) -> int:
+        return self._codes.setdefault((what, value), len(self._codes))
+
+    def _shares(self, estimate: Estimate) -> list[float]:
+        return [estimate.breakdown_s.get(part, 0.0) / estimate.step_time_s for part in self._parts]
