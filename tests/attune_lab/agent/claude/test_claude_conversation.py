@@ -54,7 +54,7 @@ def test_it_asks_until_the_model_launches(tmp_path):
     assert tuner.ask() is None
     (told,) = last_results(chat)
     assert told["run"] == "003-search"
-    assert "to be measured again" in told["decision"]
+    assert "kept" in told["decision"]
     assert (tuner.choice, tuner.stop_reason) == (
         make_task(tmp_path).baseline, "scripted chose baseline: nothing is worth it"
     )  # fmt: skip
