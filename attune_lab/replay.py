@@ -81,6 +81,8 @@ def replay_campaign(out: Path, factory: TunerFactory | None = None) -> Replay:
             found = [edited]
         else:
             again = _make_again(kept, factory or tuner_factory(kept.spec.tuner), Path(scratch) / "again")
+            if isinstance(again.ended, EnvironmentFault) and record.state == "finished":  # so it is not the campaign's
+                raise again.ended
             found = differences(out, record, again)
     return Replay(str(out), record.state, len(record.runs), tuple(found), kept.versions())
 
@@ -107,6 +109,7 @@ class _Kept:
     spec: CampaignSpec
     bench: Workbench
     origin: Mapping[str, Any]
+    startup_bounds_s: Mapping[str, float]
 
     @classmethod
     def of(cls, out: Path, record: CampaignRecord) -> _Kept:
@@ -121,18 +124,14 @@ class _Kept:
                 f"the campaign in {out} did not keep the recipe file that it came from (an earlier version of attune "
                 "made it, or nothing ran yet); make it anew to have one that can be replayed"
             )
-        end = record.last_event("search_ended")
-        if end is not None and "decisions" not in end and not end.get("failed"):
-            raise UserError(
-                f"the search of the campaign in {out} was ended from outside ({end.get('reason')}), at a moment that "
-                "nothing repeats; a campaign that came to its own end can be replayed"
-            )
         with understood(str(out / DATABASE)):
+            _refuse_ended_from_outside(out, record)
             spec = CampaignSpec.from_json(record.spec)
             cluster = parse_cluster(spec.cluster)
             changes = tuple(Change(**change) for change in spec.carried_over)
             bench = Workbench(kept(origin["file"]), spec.baseline, cluster, SimulatedCostModel(cluster), changes)
-        return cls(out, record, spec, bench, origin)
+            origin = {**origin, "versions": dict(origin["versions"]), "folder": str(origin["folder"])}
+            return cls(out, record, spec, bench, origin, record.startup_bounds_s)
 
     def versions(self) -> dict[str, tuple[str | None, str | None]]:
         """Package -> (version then, version now), where they differ."""
@@ -143,6 +142,16 @@ class _Kept:
         """Where the transcript is, None when there is none."""
         usual = self.out / TRANSCRIPT
         return transcript_named(self.origin, self.spec.options) or (usual if usual.is_file() else None)
+
+
+def _refuse_ended_from_outside(out: Path, record: CampaignRecord) -> None:
+    """Raise `UserError` where a study ended the search, as of a tuner that hung: nothing repeats that moment."""
+    end = record.last_event("search_ended")
+    if end is not None and "decisions" not in end and not end["failed"]:
+        raise UserError(
+            f"the search of the campaign in {out} was ended from outside ({end['reason']}), at a moment that nothing "
+            "repeats; a campaign that came to its own end can be replayed"
+        )
 
 
 def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
@@ -160,7 +169,7 @@ def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
     cluster = RecordedCluster(
         kept.bench.cluster,
         {row.label: row for row in kept.record.runs},
-        kept.record.startup_bounds_s,
+        kept.startup_bounds_s,
         kept.out / "logs",
         scratch / "logs",
     )
