@@ -169,12 +169,16 @@ def end_search_of(request: TuneRequest, reason: str) -> None:
 
 
 def default_folder(request: TuneRequest) -> Path:
-    """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced."""
+    """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced.
+
+    A policy other than the usual one follows the tuner's name: campaigns of two policies lie side by side.
+    """
+    policy = dict(request.options).get("policy", "catalog")
     words = (
         re.sub(r"\.(sh|ya?ml)$", "", Path(request.recipe).name),
         request.cluster,
         request.budget,
-        request.tuner,
+        request.tuner if policy == "catalog" else f"{request.tuner}-{policy}",
         f"seed{request.seed}",
     )
     return Path("campaigns") / "-".join(re.sub(r"[^A-Za-z0-9._@-]+", "_", word) for word in words)
