@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
     from simulator.hardware import ClusterSpec
 
+LARGEST_LOG = 2**30
+"""Bytes of a log that is copied for a replay."""
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -216,6 +219,7 @@ class RecordedCluster:
 
         Raises:
             NotRecorded: no run of this label, one of another recipe, or one that never ended.
+            UserError: its log is too large to be copied.
         """
         row = self.runs.get(label)
         if row is None or row.report is None or row.recipe.digest != recipe.digest:
@@ -223,6 +227,8 @@ class RecordedCluster:
         log = self.logs / Path(row.report.log_path or "").name
         if not log.is_file():
             return row.report
+        if (size := log.stat().st_size) > LARGEST_LOG:
+            raise UserError(f"{log} has {size:,} bytes, too many to copy for a replay; cut it, or move it away")
         return row.report.model_copy(update={"log_path": str(_copy(log, self.log_dir / log.name))})
 
 

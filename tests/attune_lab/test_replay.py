@@ -257,6 +257,20 @@ def test_an_edited_or_missing_file_is_named(copy: Path, name: str, said: str) ->
     assert replayed(copy).differences == (f"{name} is missing",)
 
 
+def test_hostile_logs_are_no_difference_and_huge_ones_are_not_copied(tmp_path: Path) -> None:
+    tuned(tmp_path / "it")
+    (tmp_path / "it" / "logs" / "003-search.log").write_bytes(bytes(range(256)) * 100)
+    tuned(tmp_path / "it")
+    result = json.loads((tmp_path / "it" / "result.json").read_text())
+    assert result["warnings"] == ["run 003-search: 003-search.log is a binary file; give a training log as text, or as "
+                                  "text packed with gzip (.gz)"]  # fmt: skip
+    assert replayed(tmp_path / "it").reproduced
+    with (tmp_path / "it" / "logs" / "003-search.log").open("wb") as file:
+        file.truncate(2**40)
+    (found,) = replay_campaign(tmp_path / "it", Talkative).differences
+    assert "003-search.log has 1,099,511,627,776 bytes, too many to copy" in found
+
+
 def test_another_tuner_is_named_by_the_first_run_it_would_not_have_made(finished: Path) -> None:
     class Drifted(UniformDraws):
         def __init__(self, task: TuningTask) -> None:
