@@ -139,6 +139,7 @@ def test_exported(attune, file) -> None:
         (["show", "--from", "none.json"], "none.json does not exist"),
         (["why", "NO-SUCH"], "no campaign is called NO-SUCH"),
         (["export", "x.xlsx"], "x.xlsx ends in none of"),
+        (["export", str(records.DEFAULT_FILE), "--without", "mine"], "export to another file"),
         (["export", "x.csv", "--without", "glm"], "--without glm: no campaign of that model"),
         (["retract", "ffff", "--why", "x"], "no campaign is called ffff"),
     ],
