@@ -116,7 +116,7 @@ class Calibration:
     def fit(self, history: History, *, noise_sd: float) -> None:
         """Take in everything measured so far. ``noise_sd``: spread of one run's log step time."""
         ran = [trial for trial in history if trial.step_time_s and trial.estimate.step_time_s > 0]
-        steady = [trial for trial in ran if _filled(trial) <= FULL]
+        steady = [trial for trial in ran if not is_too_full(trial)]
         if steady:
             slower = [math.log((trial.step_time_s or math.nan) / trial.estimate.step_time_s) for trial in steady]
             noise = [noise_sd / math.sqrt(len(trial.ok)) for trial in steady]
@@ -140,10 +140,6 @@ class Calibration:
         """Expected log(measured / predicted) step time and its standard deviation, shapes (len(items),)."""
         return self._time.predict(items)
 
-    def filled(self, items: Sequence[Priced]) -> Floats:
-        """Share of the memory that each recipe is expected to fill, shape (len(items),)."""
-        return np.asarray(np.exp(self._memory.predict(items)[0]) * _fills(items))
-
     def fit_chance(self, items: Sequence[Priced]) -> Floats:
         """Probability of each recipe to run without filling the memory beyond `FULL`, shape (len(items),)."""
         error, sd = self._memory.predict(items)
@@ -163,9 +159,9 @@ def _fill(estimate: Estimate) -> float:
     return estimate.peak_memory_bytes / estimate.memory_capacity_bytes
 
 
-def _filled(trial: Trial) -> float:
-    """Measured peak as a fraction of the memory; 0 where no run told one."""
-    return (trial.peak_memory_bytes or 0.0) / trial.estimate.memory_capacity_bytes
+def is_too_full(trial: Trial) -> bool:
+    """Whether a run was measured to fill the memory beyond `FULL`, which slows it down."""
+    return (trial.peak_memory_bytes or 0.0) > FULL * trial.estimate.memory_capacity_bytes
 
 
 def normal_cdf(z: Floats) -> Floats:
