@@ -54,8 +54,6 @@ class Situation:
         history, calibration, suspects: what the campaign has shown so far.
         evidence: lesson id -> (wins, losses) in this campaign.
         refused: (lesson id, edits, layout) that were tried without success.
-        lead: log tokens/s by which a recipe that was not convincing was measured faster than the best; it could be
-            shipped, so what is run next should beat it too.
     """
 
     best: Trial
@@ -65,7 +63,6 @@ class Situation:
     suspects: Suspects
     evidence: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     refused: frozenset[tuple[Any, ...]] = frozenset()
-    lead: float = 0.0
 
     @property
     def log_time(self) -> float:
@@ -82,7 +79,7 @@ class Candidate:
         gain: expected log gain in tokens/s, ``sd`` its standard deviation.
         fit_chance: probability that memory suffices.
         sound_chance: probability that it has no cause of a failure met so far.
-        score: expected improvement on the fastest recipe measured, times both chances.
+        score: expected improvement times both chances.
     """
 
     recipe: Recipe
@@ -179,7 +176,7 @@ class CatalogPolicy:
         best = situation.best.recipe
 
         def scores(drafts: Sequence[Draft]) -> Floats:
-            return self._appraiser.look(drafts, situation).scores(situation.lead)
+            return self._appraiser.look(drafts, situation).scores
 
         found = self._jump_finder.find(best, self._appraiser.coordinates.values(best), scores)
         why = f"among the {len(found)} layouts that promise most by the cost model and the runs so far"
@@ -211,10 +208,10 @@ class Look:
     fit_chances: Floats
     sound_chances: Floats
 
-    def scores(self, lead: float) -> Floats:
-        """See `Candidate.score` and `Situation.lead`."""
-        better = expected_improvement(self.gains - lead, self.sds)
-        return np.asarray(better * self.fit_chances * self.sound_chances)
+    @property
+    def scores(self) -> Floats:
+        """See `Candidate.score`."""
+        return np.asarray(expected_improvement(self.gains, self.sds) * self.fit_chances * self.sound_chances)
 
 
 class Appraiser:
@@ -247,7 +244,7 @@ class Appraiser:
         weighed = [self._weighed(*column, draft, situation) for column, draft in zip(columns, fresh, strict=True)]
         gains, sds, sound = (np.array(column) for column in zip(*weighed, strict=True))
         look = Look(gains, sds, look.fit_chances, look.sound_chances * sound)
-        figures = (look.gains, look.sds, look.fit_chances, look.sound_chances, look.scores(situation.lead))
+        figures = (look.gains, look.sds, look.fit_chances, look.sound_chances, look.scores)
         names = ("gain", "sd", "fit_chance", "sound_chance", "score")
         rows = zip(*(column.tolist() for column in figures), strict=True)
         return [replace(draft, **dict(zip(names, row, strict=True))) for draft, row in zip(fresh, rows, strict=True)]

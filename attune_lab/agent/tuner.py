@@ -89,7 +89,6 @@ class AttuneTuner:
         self._evidence: dict[str, tuple[int, int]] = {}
         self._refused: set[tuple[Any, ...]] = set()
         self._follow_up: Proposal | None = None
-        self._fastest_s = math.inf
         self.decisions: list[str] = []
         """What was kept, reverted, measured again or left out, and by which rule; one line each, as it happened."""
         self.stop_reason = ""
@@ -149,7 +148,6 @@ class AttuneTuner:
         else:
             self._judge(proposal, trial)
         if not failure:
-            self._fastest_s = min(self._fastest_s, trial.step_time_s or math.inf)
             self._suspects.sound(self._coordinates.values(proposal.recipe))
 
     def _failure(self, report: RunReport) -> str:
@@ -267,13 +265,7 @@ class AttuneTuner:
             suspects=self._suspects,
             evidence=self._evidence,
             refused=frozenset(self._refused),
-            lead=self._lead(),
         )
-
-    def _lead(self) -> float:
-        """Log tokens/s by which the fastest sound recipe measured is ahead of the best; 0 where it is the best."""
-        own = self._best.step_time_s
-        return max(math.log(own / self._fastest_s), 0.0) if own else 0.0
 
     def _band(self, trial: Trial) -> float:
         """Half-width of the noise band for the runs of ``trial``, from the baseline's own runs."""
