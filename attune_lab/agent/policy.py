@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attune_lab.agent.calibration import LIKELY, Calibration, expected_improvement
-from attune_lab.agent.coordinates import Coordinates, Priced
+from attune_lab.agent.coordinates import Coordinates, Points, Priced
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.jumps import JumpFinder
 from attune_lab.agent.moves import is_small, resolve, touches_layout
@@ -114,6 +114,7 @@ class CatalogPolicy:
     ) -> None:
         self._catalog, self._appraiser, self._jump_finder = catalog, appraiser, jump_finder
         self._space, self._rules = space, rules
+        self._ranked: Points | None = None
 
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`. The first move is a lesson's: the whole space is looked at once that has been seen."""
@@ -176,7 +177,9 @@ class CatalogPolicy:
         best = situation.best.recipe
 
         def scores(drafts: Sequence[Draft]) -> Floats:
-            return self._appraiser.look(drafts, situation).scores
+            if self._ranked is None:  # the same drafts each time, and a thousand of them
+                self._ranked = self._appraiser.coordinates.of(drafts)
+            return self._appraiser.look(drafts, situation, self._ranked).scores
 
         found = self._jump_finder.find(best, self._appraiser.coordinates.values(best), scores)
         why = f"among the {len(found)} layouts that promise most by the cost model and the runs so far"
@@ -256,13 +259,15 @@ class Appraiser:
             return gain, sd, 1.0
         return self._past.weighed(draft.lesson.id, draft.edits, gain, sd)
 
-    def look(self, items: Sequence[Priced], situation: Situation) -> Look:
-        """What is expected of ``items``, which have estimates."""
-        errors, sds = situation.calibration.error(items)
-        predicted = np.log([item.estimate.step_time_s for item in items])
-        fits = situation.calibration.fit_chance(items) if CHECK_MEMORY in self._rules else np.ones(len(items))
-        values = [self.coordinates.values(item.recipe) for item in items]
-        return Look(situation.log_time - predicted - errors, sds, fits, situation.suspects.chance(values))
+    def look(self, items: Sequence[Priced], situation: Situation, points: Points | None = None) -> Look:
+        """What is expected of ``items``, which have estimates; ``points`` where they are known as such already."""
+        points = self.coordinates.of(items) if points is None else points
+        errors, sds = situation.calibration.error(points)
+        fits = situation.calibration.fit_chance(points) if CHECK_MEMORY in self._rules else np.ones(len(items))
+        sound = np.ones(len(items))
+        if situation.suspects:
+            sound = situation.suspects.chance([self.coordinates.values(item.recipe) for item in items])
+        return Look(situation.log_time - points.log_times - errors, sds, fits, sound)
 
     def refusal(self, recipe: Recipe, lesson: str | None, edits: Edits) -> tuple[Any, ...]:
         """What identifies a move tried from an equivalent state: lesson, edits, and the layout it started from."""
