@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.campaign.database import Damaged, understood
 from attune_lab.campaign.seals import ORIGIN, broken_seal
 from attune_lab.campaign.spec import CampaignSpec
-from attune_lab.campaign.store import DATABASE, CampaignRecord, read_campaign
+from attune_lab.campaign.store import DATABASE, CampaignRecord, RunRow, read_campaign
 from attune_lab.contracts import EnvironmentFault, RunReport, Tuner, TuningTask, UserError
 from attune_lab.llm.opening import TRANSCRIPT, replaying
 from attune_lab.llm.transcript import Transcript
@@ -29,6 +29,9 @@ from attune_lab.workbench import TunerFactory, Workbench, tuner_factory
 if TYPE_CHECKING:
     from attune_lab.recipe import Recipe
     from simulator.hardware import ClusterSpec
+
+LARGEST_LOG = 2**30
+"""Bytes of a log that is copied for a replay."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def replay_campaign(out: Path, factory: TunerFactory | None = None) -> Replay:
             found = [edited]
         else:
             again = _make_again(kept, factory or tuner_factory(kept.spec.tuner), Path(scratch) / "again")
+            if isinstance(again.ended, EnvironmentFault) and record.state == "finished":  # so it is not the campaign's
+                raise again.ended
             found = differences(out, record, again)
     return Replay(str(out), record.state, len(record.runs), tuple(found), kept.versions())
 
@@ -107,6 +112,7 @@ class _Kept:
     spec: CampaignSpec
     bench: Workbench
     origin: Mapping[str, Any]
+    startup_bounds_s: Mapping[str, float]
 
     @classmethod
     def of(cls, out: Path, record: CampaignRecord) -> _Kept:
@@ -121,18 +127,14 @@ class _Kept:
                 f"the campaign in {out} did not keep the recipe file that it came from (an earlier version of attune "
                 "made it, or nothing ran yet); make it anew to have one that can be replayed"
             )
-        end = record.last_event("search_ended")
-        if end is not None and "decisions" not in end and not end.get("failed"):
-            raise UserError(
-                f"the search of the campaign in {out} was ended from outside ({end.get('reason')}), at a moment that "
-                "nothing repeats; a campaign that came to its own end can be replayed"
-            )
         with understood(str(out / DATABASE)):
+            _refuse_ended_from_outside(out, record)
             spec = CampaignSpec.from_json(record.spec)
             cluster = parse_cluster(spec.cluster)
             changes = tuple(Change(**change) for change in spec.carried_over)
             bench = Workbench(kept(origin["file"]), spec.baseline, cluster, SimulatedCostModel(cluster), changes)
-        return cls(out, record, spec, bench, origin)
+            origin = {**origin, "versions": dict(origin["versions"]), "folder": str(origin["folder"])}
+            return cls(out, record, spec, bench, origin, record.startup_bounds_s)
 
     def versions(self) -> dict[str, tuple[str | None, str | None]]:
         """Package -> (version then, version now), where they differ."""
@@ -143,6 +145,16 @@ class _Kept:
         """Where the transcript is, None when there is none."""
         usual = self.out / TRANSCRIPT
         return transcript_named(self.origin, self.spec.options) or (usual if usual.is_file() else None)
+
+
+def _refuse_ended_from_outside(out: Path, record: CampaignRecord) -> None:
+    """Raise `UserError` where a study ended the search, as of a tuner that hung: nothing repeats that moment."""
+    end = record.last_event("search_ended")
+    if end is not None and "decisions" not in end and not end["failed"]:
+        raise UserError(
+            f"the search of the campaign in {out} was ended from outside ({end['reason']}), at a moment that nothing "
+            "repeats; a campaign that came to its own end can be replayed"
+        )
 
 
 def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
@@ -157,7 +169,13 @@ def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
     def as_then(task: TuningTask) -> Tuner:
         return factory(replace(task, options=options))
 
-    cluster = RecordedCluster(kept.bench.cluster, kept.record, kept.out / "logs", scratch / "logs")
+    cluster = RecordedCluster(
+        kept.bench.cluster,
+        {row.label: row for row in kept.record.runs},
+        kept.startup_bounds_s,
+        kept.out / "logs",
+        scratch / "logs",
+    )
     try:
         Transcript(copy, writable=False)  # an edited one is named even where the campaign would not come to the line
         with replaying(copy):
@@ -174,12 +192,14 @@ class RecordedCluster:
     """A cluster that answers each run from the stored report of the same label and recipe.
 
     Attributes:
-        record: of the campaign.
+        runs: by label.
+        startup_bounds_s: seconds that the start-up of a recipe may take, by its digest.
         logs, log_dir: where the campaign has its logs, and where they are copied to, run by run.
     """
 
     spec: ClusterSpec
-    record: CampaignRecord
+    runs: Mapping[str, RunRow]
+    startup_bounds_s: Mapping[str, float]
     logs: Path
     log_dir: Path
 
@@ -189,7 +209,7 @@ class RecordedCluster:
         Raises:
             NotRecorded: a recipe that the campaign never asked for.
         """
-        bound = self.record.startup_bounds_s.get(recipe.digest)
+        bound = self.startup_bounds_s.get(recipe.digest)
         if bound is None:
             raise NotRecorded(recipe)
         return bound
@@ -199,13 +219,16 @@ class RecordedCluster:
 
         Raises:
             NotRecorded: no run of this label, one of another recipe, or one that never ended.
+            UserError: its log is too large to be copied.
         """
-        row = next((row for row in self.record.runs if row.label == label), None)
+        row = self.runs.get(label)
         if row is None or row.report is None or row.recipe.digest != recipe.digest:
             raise NotRecorded(recipe)
         log = self.logs / Path(row.report.log_path or "").name
         if not log.is_file():
             return row.report
+        if (size := log.stat().st_size) > LARGEST_LOG:
+            raise UserError(f"{log} has {size:,} bytes, too many to copy for a replay; cut it, or move it away")
         return row.report.model_copy(update={"log_path": str(_copy(log, self.log_dir / log.name))})
 
 

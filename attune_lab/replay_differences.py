@@ -67,6 +67,8 @@ def differences(out: Path, record: CampaignRecord, again: Replayed) -> list[str]
 
 def _runs(record: CampaignRecord, again: CampaignRecord, ended: Exception | None) -> Iterator[str]:
     for then, now in zip(record.runs, again.runs, strict=False):
+        if then.recipe.digest == now.recipe.digest and then.report is not None and now.report is None:
+            yield f"run {then.label} was not made again: {_why(then, again, ended)}"
         yield from _run(then, now)
     if len(again.runs) < len(record.runs):
         then = record.runs[len(again.runs)]

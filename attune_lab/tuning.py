@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
+from attune_lab.campaign.claims import LOGS, discrepancies
 from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import Cluster, Desk, EnvironmentFault, Gate, Tuner, TuningTask, UserError
 from attune_lab.foreign import told
@@ -83,7 +84,7 @@ def tune_recipe(
     factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     spec, out = _spec(request, budget, bench), request.out or default_folder(request)
-    cluster = _cluster(request, bench, out / "logs" if request.logs else None)
+    cluster = _cluster(request, bench, out / LOGS if request.logs else None)
     origin = origin_of(bench.file, spec.tuner)
     return conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
 
@@ -132,7 +133,8 @@ def conduct(
     shipped = _render(bench, result.shipped_recipe)
     if result.shipped_path is not None and not Path(result.shipped_path).exists():  # removed since
         _ship(bench, result.shipped_recipe, out)
-    data = {**result.to_json(), "out": str(out), "warnings": list(bench.warnings), "diff": _diff(bench, shipped)}
+    warnings = [*bench.warnings, *discrepancies(out)]
+    data = {**result.to_json(), "out": str(out), "warnings": warnings, "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
     if result.decisions:
         write_file(out / DECISIONS, "".join(f"{line}\n" for line in result.decisions).encode())
@@ -167,12 +169,16 @@ def end_search_of(request: TuneRequest, reason: str) -> None:
 
 
 def default_folder(request: TuneRequest) -> Path:
-    """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced."""
+    """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced.
+
+    A policy other than the usual one follows the tuner's name: campaigns of two policies lie side by side.
+    """
+    policy = dict(request.options).get("policy", "catalog")
     words = (
         re.sub(r"\.(sh|ya?ml)$", "", Path(request.recipe).name),
         request.cluster,
         request.budget,
-        request.tuner,
+        request.tuner if policy == "catalog" else f"{request.tuner}-{policy}",
         f"seed{request.seed}",
     )
     return Path("campaigns") / "-".join(re.sub(r"[^A-Za-z0-9._@-]+", "_", word) for word in words)

@@ -29,5 +29,6 @@ def test_named_commands_exist(path):
     from attune_lab.cli import app
 
     known = {command.name or command.callback.__name__ for command in app.registered_commands}
+    known |= {group.name for group in app.registered_groups}
     used = set(re.findall(r"(?:^|[` ])attune ([a-z]+)\b", path.read_text(), flags=re.M))
     assert used - known - {"and", "tuner"} == set()

@@ -274,7 +274,7 @@ def _re_measure(draft: Draft, standing: Standing) -> str | None:
     bases = {base.recipe.digest for base in standing.bases(draft)}
     if open_.digest not in bases or bases & standing.kept:
         return None
-    return "it builds on a gain that was measured once and is small or from a new layout: measure that again first"
+    return "it builds on a gain of few noise bands that was measured once: measure that again first"
 
 
 def _noise_band(draft: Draft, standing: Standing) -> str | None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_SHOWN = 10
+"""Differences that are printed; the first says most."""
+
+
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The --out folder of attune tune.", show_default=False)],
     as_json: Json = False,
@@ -45,8 +49,10 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         console.print(f"[bold green]reproduced[/bold green], bit for bit: {made}")
     else:
         console.print("[bold red]not reproduced[/bold red]")
-    for difference in data["differences"]:
+    for difference in data["differences"][:_SHOWN]:
         indented(console, f"- {difference}")
+    if (more := len(data["differences"]) - _SHOWN) > 0:
+        indented(console, f"and {more} more, see --json")
     for package, (then, now) in data["versions"].items():
         indented(console, f"{package}: {then or 'none'} then, {now or 'none'} now")
 

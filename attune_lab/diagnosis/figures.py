@@ -53,6 +53,7 @@ def metrics(report: RunReport, settings: Mapping[str, Any], estimate: Estimate |
         "trial_failed": report.status not in ("ok", "oom"),
         "full_recompute": float(settings.get("recompute_level") == 3),
         "timed_iterations": len(report.timed_step_times_s),
+        "startup_s": report.startup_s,
     }
     parts, ratios = _finite(report.breakdown_s), _finite(report.diagnostics)
     found["by_estimate"] = estimate is not None and not parts and report.status == "ok" and not estimate.problems

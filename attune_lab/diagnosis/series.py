@@ -24,6 +24,9 @@ by 0.05 to 0.5 % from step to step (NVIDIA-NeMo/Megatron-Bridge performance summ
 OFTEN = 3
 """Long steps that are a habit: one or two in a run are accidents."""
 
+IN_PHASE = 0.8
+"""Share of the long steps that keep a period: accidents fall between them."""
+
 JITTER = 0.02
 """Relative robust standard deviation beyond which steps vary: four times what calm clusters show."""
 
@@ -128,10 +131,11 @@ def _gaps(times: Sequence[float], gaps: Sequence[int], calm: float, settings: Ma
 
 
 def _period(places: Sequence[int]) -> int | None:
-    """The interval that most neighbours keep; None where they keep none."""
-    apart = [b - a for a, b in itertools.pairwise(places)]
-    usual = statistics.mode(apart)
-    return usual if usual > 1 and sum(one % usual == 0 for one in apart) >= 0.8 * len(apart) else None
+    """The interval that most neighbours keep, and with it most places; None where they keep none."""
+    usual = statistics.mode(b - a for a, b in itertools.pairwise(places))
+    phases = [place % usual for place in places]
+    kept = phases.count(statistics.mode(phases))
+    return usual if usual > 1 and kept >= IN_PHASE * len(places) else None
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,14 @@ def diagnose(
     by_name: dict[str, Symptom] = {}
     for symptom in strongest:
         by_name.setdefault(symptom.name, symptom)
+    variables |= _told(by_name)
     return Diagnosis((*by_name.values(), Symptom("always", "no symptom needed", 0.0)), variables)
+
+
+def _told(symptoms: Mapping[str, Symptom]) -> dict[str, Any]:
+    """What preconditions of lessons ask of the symptoms themselves."""
+    known: dict[str, Any] = {name: name in symptoms for name in ("oom_nccl", "oom_late")}
+    return {**known, "data_wait_frac": symptoms["data_stall"].at_stake} if "data_stall" in symptoms else known
 
 
 def _ends(

@@ -54,14 +54,16 @@ class _Cell:
     surprises: list[tuple[float, float, str]] = field(default_factory=list)  # value, standard error, place
     tries: int = 0
     failed: int = 0
-    judged: int = 0  # tries that ended otherwise than out of memory
+    judged: int = 0  # runs that did not end out of memory
+    refused: int = 0
 
     def add(self, campaign: LearntCampaign, seen: Observation) -> None:
         self.tries += 1
         if seen.surprise is not None and seen.se is not None:
             self.surprises.append((seen.surprise, seen.se, campaign.place))
         self.failed += seen.outcome in FAILED
-        self.judged += seen.outcome != "oom"
+        self.judged += seen.outcome not in ("oom", "refused")
+        self.refused += seen.outcome == "refused"
 
 
 class _Kind(NamedTuple):
@@ -101,7 +103,8 @@ class Cells:
         names = list(self._contexts)
         self._context = np.array([names.index(text) for _, text in sorted(found)], dtype=np.int64)
         self._apart = np.array([[likeness(a, b) for b in self._contexts.values()] for a in self._contexts.values()])
-        self._counts = np.array([(c.tries, c.failed, c.judged) for c in self._cells], dtype=np.float64).reshape(-1, 3)
+        counts = [(c.tries, c.failed, c.judged, c.refused) for c in self._cells]
+        self._counts = np.array(counts, dtype=np.float64).reshape(-1, 4)
         self._codes: dict[str, int] = {}
         self._kinds = np.array([self._coded(cell.kind) for cell in self._cells], dtype=np.int64).reshape(-1, 3)
 
@@ -137,6 +140,12 @@ class Cells:
         return among
 
     def _failure_chance(self, near: Ints, to: Floats, own: Bools) -> float:
-        """The same edits, whichever lesson made them, are a move's ``own`` tries."""
-        weighed = to[:, None] * self._counts[near, 1:]
-        return failure_chance(own=weighed[own].sum(axis=0), alike=weighed[~own].sum(axis=0))
+        """The same edits, whichever lesson made them, are a move's ``own`` tries.
+
+        Settings that the gate refuses speak for themselves alone: the next move of the lesson has other settings.
+        """
+        failed, judged, refused = (to * self._counts[near, column] for column in (1, 2, 3))
+        return failure_chance(
+            own=((failed + refused)[own].sum(), (judged + refused)[own].sum()),
+            alike=(failed[~own].sum(), judged[~own].sum()),
+        )

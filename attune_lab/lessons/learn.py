@@ -93,7 +93,8 @@ def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
     space = search_space(baseline, cluster, tuple(spec["approvals"]))
     rejected = _rejected(json.loads(record.result or "{}"))
     context = context_of(baseline, cluster)
-    provenance = next(row.report.provenance for row in record.runs if row.report)
+    first = next(row.report for row in record.runs if row.report)
+    provenance = first.provenance
     where = f"seed {spec['seed']} {json.dumps(spec.get('world', {}))}" if provenance == "simulated" else "measured"
     reports = [(r.label, r.recipe.digest, r.report.model_dump_json() if r.report else "") for r in record.runs]
     return LearntCampaign(
@@ -106,6 +107,7 @@ def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
         seed=spec["seed"],
         provenance=provenance,
         version=__version__,
+        stack={one_line(name, 40): one_line(version, 80) for name, version in sorted(first.versions.items())},
         cost_model=_cost_model_digest(),
         observations=tuple(_observations(record.runs, rejected, _Campaign.open(record.runs, space, cluster))),
         notes=read_notes(folder),
@@ -226,7 +228,7 @@ def _observation(
     gain = None if trial.step_time_s is None else math.log(base.step_time_s / trial.step_time_s)
     outcome: Outcome
     if rejected or last.status == "invalid":
-        outcome, gain = "rejected", None
+        outcome, gain = "rejected" if rejected else "refused", None
     elif gain is None:
         outcome = last.status  # type: ignore[assignment]  # an ok run has timed steps, what is left is a failure
     else:

@@ -28,11 +28,12 @@ LARGEST_FILE = 200_000_000
 _PATIENCE_S = 60.0
 """How long to wait for another process that writes the same file; it needs a second or two."""
 
-Outcome = Literal["gain", "no-gain", "loss", "oom", "crash", "hang", "timeout", "diverged", "rejected"]
-"""How a try ended. ``rejected``: by the gate. What the infrastructure broke, and what could not start, is no try."""
+Outcome = Literal["gain", "no-gain", "loss", "oom", "crash", "hang", "timeout", "diverged", "rejected", "refused"]
+"""How a try ended. ``rejected``: by the gate, after a run; ``refused``: by the gate on its settings alone, at no cost.
+What the infrastructure broke, and what could not start, is no try."""
 
 FAILED: frozenset[str] = frozenset({"crash", "hang", "timeout", "diverged", "rejected"})
-"""Outcomes that make a lever unsafe; running out of memory is judged apart, by memory."""
+"""Outcomes of runs that make a lever unsafe; running out of memory is judged apart, by memory."""
 
 Scalar: TypeAlias = bool | int | FiniteFloat | Annotated[str, Field(max_length=200)] | None
 
@@ -130,6 +131,8 @@ class LearntCampaign(_Part):
         model: see `Context.model`.
         place: what its runs have in common (a simulated world, a cluster): tries of one place are not independent.
         provenance: where its figures come from.
+        version: of attune, when it was learnt.
+        stack: versions of the libraries that its runs reported.
         cost_model: digest of the data behind the expected figures.
         notes: what a language model wrote down; for people.
     """
@@ -143,6 +146,7 @@ class LearntCampaign(_Part):
     seed: Annotated[int, Field(ge=0, le=2**64)]
     provenance: Literal["simulated", "measured"]
     version: Annotated[Line, Field(max_length=40)]
+    stack: dict[Annotated[Line, Field(max_length=40)], Annotated[str, Field(max_length=80)]] = {}
     cost_model: Annotated[Line, Field(max_length=80)]
     observations: tuple[Observation, ...] = Field(default=(), max_length=10_000)
     notes: tuple[Note, ...] = Field(default=(), max_length=100)

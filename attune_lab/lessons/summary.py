@@ -114,5 +114,6 @@ def observation_row(campaign: LearntCampaign, seen: Observation) -> dict[str, An
         "seed": campaign.seed,
         "provenance": campaign.provenance,
         "version": campaign.version,
+        "stack": campaign.stack,
         **seen.model_dump(mode="json"),
     }

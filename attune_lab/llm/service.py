@@ -98,7 +98,9 @@ class Service:
         http = anthropic.DefaultHttpxClient(event_hooks={"response": [self._watch]})
         self._client = anthropic.Anthropic(base_url=base_url, max_retries=0, http_client=http)
         if not (self._client.api_key or self._client.auth_token):
-            raise UserError("asking Claude needs a key: set ANTHROPIC_API_KEY, or use the scripted players instead")
+            raise UserError(
+                "asking Claude needs a key: set ANTHROPIC_API_KEY; --policy catalog and llm=scripted need none"
+            )
 
     def deadline(self) -> float:
         """The moment at which a message asked for now is given up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,9 @@ def summarise(
         last_step=log.steps[-1].step,
         timed_steps=len(timed),
         step_time_s=seconds,
-        step_time_quartiles_s=_quartiles([s.step_time_s for s in timed if s.step_time_s is not None]),
+        step_time_quartiles_s=_quartiles(
+            [s.step_time_s for s in timed if s.step_time_s is not None and math.isfinite(s.step_time_s)]
+        ),
         tokens_per_s_per_gpu=rate,
         tokens_per_s=total or (rate * gpus if rate and gpus else None),
         tokens_from=source,
@@ -121,7 +124,7 @@ def timed_steps(steps: Sequence[LoggedStep], warmup: int = WARMUP) -> tuple[Logg
 
 
 def _median(steps: Sequence[LoggedStep], figure: Callable[[LoggedStep], float | None]) -> float | None:
-    values = [value for step in steps if (value := figure(step)) is not None]
+    values = [value for step in steps if (value := figure(step)) is not None and math.isfinite(value)]
     return statistics.median(values) if values else None
 
 
@@ -134,13 +137,17 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float] | None:
 
 def _count(steps: Sequence[LoggedStep], column: str) -> int | None:
     values = [step.other[column] for step in steps if column in step.other]
-    return int(sum(values)) if values else None
+    return _whole(sum(values)) if values else None
 
 
 def _skipped(steps: Sequence[LoggedStep]) -> int | None:
     """Megatron counts since the line before, DeepSpeed since the start."""
     so_far = [step.other[_SKIPPED_SO_FAR] for step in steps if _SKIPPED_SO_FAR in step.other]
-    return int(so_far[-1]) if so_far else _count(steps, _SKIPPED)
+    return _whole(so_far[-1]) if so_far else _count(steps, _SKIPPED)
+
+
+def _whole(count: float) -> int | None:
+    return int(count) if math.isfinite(count) else None  # a log may print anything
 
 
 def _straggler(round_trip_s: Mapping[int, float]) -> str | None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from attune_lab.lessons.records import LearntCampaign, Observation
     from attune_lab.lessons.summary import MoveSummary, Side
 
-_SHOWN = 60
-"""Rows of a long list that a terminal is shown; --json has all."""
+_SHOWN, _MOVES = 60, 20
+"""Rows of a long list, and moves of a lesson, that a terminal is shown; --json has all."""
 _COLOURS = {"gain": "green", "loss": "red", "unclear": ""}
 
 
@@ -43,7 +43,7 @@ def render_overview(console: Console, moves: Sequence[MoveSummary], campaigns: S
 
 def render_lesson(console: Console, moves: Sequence[MoveSummary]) -> None:
     """Each move of one lesson, by context, and both sides where contexts contradict each other."""
-    for move in moves[:_SHOWN]:
+    for move in moves[:_MOVES]:
         drawn = table(escape(_edits(move.edits)), "where", "ended", "expected", "measured (95 %)", wrap_first=True)
         for side in move.sides:
             drawn.add_row(_text(side.context), _counts(side.outcomes), _pct(side.expected_pct), _measured(side))
@@ -53,8 +53,8 @@ def render_lesson(console: Console, moves: Sequence[MoveSummary]) -> None:
                 sides = [side for side in move.sides if side.says == says]
                 where = "; ".join(f"{side.context} ({_pct(side.gain_pct)})" for side in sides)
                 indented(console, Text(f"conflict, {says}: {where}", style="yellow"))
-    if len(moves) > _SHOWN:
-        indented(console, f"and {len(moves) - _SHOWN} more moves; --json has all", 0)
+    if len(moves) > _MOVES:
+        indented(console, f"and {len(moves) - _MOVES} more moves; --json has all", 0)
 
 
 def render_observations(console: Console, rows: Sequence[tuple[LearntCampaign, Observation]]) -> None:

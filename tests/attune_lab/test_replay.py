@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from attune_lab.campaign.rules import AnswerRules
 from attune_lab.campaign.store import read_campaign
 from attune_lab.cluster.simulated import SimulatedCluster
-from attune_lab.contracts import Proposal, RunReport, TuningTask, UserError
+from attune_lab.contracts import EnvironmentFault, Proposal, RunReport, TuningTask, UserError
 from attune_lab.recipe import Recipe
 from attune_lab.replay import Replay, replay_campaign
 from attune_lab.testing import UniformDraws
@@ -78,8 +79,21 @@ def test_a_finished_campaign_is_reproduced_wherever_it_was_moved(finished: Path,
         assert replayed(out) == Replay(str(out), "finished", runs, (), {})
 
 
-@pytest.mark.parametrize("changes", [{"tuner": "attune"}, {"recipe": "mixtral-8x22b", "cluster": "64xH100-SXM5-80GB"}])
-def test_so_are_the_agents_own_and_those_of_shipped_recipes(tmp_path: Path, changes: dict[str, Any]) -> None:
+OF_A_STUDY = {
+    "logs": False,
+    "gate": False,
+    "rules": AnswerRules(repeats="run", invalid="charged", retries=0),
+    "conditions": (("failures", 2.0),),
+    "approvals": ("fp8",),
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"tuner": "attune"}, {"recipe": "mixtral-8x22b", "cluster": "64xH100-SXM5-80GB"}, OF_A_STUDY],
+    ids=["attune", "shipped", "of a study"],
+)
+def test_so_are_the_agents_own_those_of_shipped_recipes_and_of_studies(tmp_path: Path, changes: dict[str, Any]) -> None:
     from attune_lab.agent import attune_tuner
 
     factory = attune_tuner if "tuner" in changes else Talkative
@@ -174,6 +188,18 @@ EDITS = {
         "UPDATE events SET data = replace(data, 'the budget', 'The budget') WHERE kind = 'search_ended'",
         "search ended, reason: \"The budget",
     ),
+    "an end that is none": (
+        "UPDATE events SET data = '[1]' WHERE kind = 'search_ended'",
+        "was edited or damaged (TypeError",
+    ),
+    "versions that are none": (
+        "UPDATE events SET data = replace(data, 'versions', 'visions') WHERE kind = 'origin'",
+        "was edited or damaged (KeyError",
+    ),
+    "a bound that is none": (
+        "UPDATE events SET data = '[1, 2, 3]' WHERE kind = 'startup_bound'",
+        "was edited or damaged (ValueError",
+    ),
     "a decision": (
         "UPDATE events SET data = replace(data, 'kept the', 'mixed the') WHERE kind = 'search_ended'",
         'search ended, decisions 2: "mixed the draws apart" then, "kept the draws apart" now',
@@ -231,6 +257,20 @@ def test_an_edited_or_missing_file_is_named(copy: Path, name: str, said: str) ->
     assert replayed(copy).differences == (f"{name} is missing",)
 
 
+def test_hostile_logs_are_no_difference_and_huge_ones_are_not_copied(tmp_path: Path) -> None:
+    tuned(tmp_path / "it")
+    (tmp_path / "it" / "logs" / "003-search.log").write_bytes(bytes(range(256)) * 100)
+    tuned(tmp_path / "it")
+    result = json.loads((tmp_path / "it" / "result.json").read_text())
+    assert result["warnings"] == ["run 003-search: 003-search.log is a binary file; give a training log as text, or as "
+                                  "text packed with gzip (.gz)"]  # fmt: skip
+    assert replayed(tmp_path / "it").reproduced
+    with (tmp_path / "it" / "logs" / "003-search.log").open("wb") as file:
+        file.truncate(2**40)
+    (found,) = replay_campaign(tmp_path / "it", Talkative).differences
+    assert "003-search.log has 1,099,511,627,776 bytes, too many to copy" in found
+
+
 def test_another_tuner_is_named_by_the_first_run_it_would_not_have_made(finished: Path) -> None:
     class Drifted(UniformDraws):
         def __init__(self, task: TuningTask) -> None:
@@ -246,6 +286,21 @@ def test_another_tuner_is_named_by_the_first_run_it_would_not_have_made(finished
     (found,) = replayed(finished, Drifted).differences
     assert found.startswith("run 005-search was not made again: another recipe came in its place (")
     assert "; tp 1 then, 2 now)" in found
+
+
+def test_a_faulty_environment_is_no_verdict(finished: Path) -> None:
+    class Remote(UniformDraws):
+        def ask(self) -> Proposal | None:
+            raise EnvironmentFault("the API does not answer; try again later")
+
+    with pytest.raises(EnvironmentFault, match="does not answer"):
+        replayed(finished, Remote)
+
+
+def test_a_search_ended_from_outside_cannot_be_replayed(finished: Path, copy: Path) -> None:
+    _execute(copy, "UPDATE events SET data = json_remove(data, '$.decisions') WHERE kind = 'search_ended'")
+    with pytest.raises(UserError, match="was ended from outside"):
+        replay_campaign(copy, Talkative)
 
 
 def test_a_tuner_that_stops_early_is_named(finished: Path) -> None:

@@ -17,6 +17,14 @@ def test_recipes_have_folders_of_their_own(one, other):
     assert default_folder(TuneRequest(one, cluster, budget)) == default_folder(TuneRequest(one, cluster, budget))
 
 
+def test_another_policy_has_a_folder_of_its_own():
+    usual, named, claude = (
+        default_folder(TuneRequest("glm-4.5", "8xH200", "40x", options=options))
+        for options in ((), (("policy", "catalog"),), (("policy", "claude"),))
+    )
+    assert usual == named != claude
+
+
 def test_the_suffix_of_a_file_is_no_part_of_the_name():
     assert default_folder(TuneRequest("my.run.sh", "8xH200", "40x")).name.startswith("my.run-")
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from attune_lab.agent.claude.odds import Odds
 from attune_lab.agent.history import History, Trial
-from attune_lab.agent.moves import touches_layout
 from attune_lab.agent.rules import NOISE_BAND, RE_MEASURE, STOP, Rulebook
 from attune_lab.agent.stopping import REAL_CHANCE
 from attune_lab.agent.tuner import CONVINCING, GRADIENT_FACTOR
@@ -118,8 +117,7 @@ class Journal:
             gain = math.inf
         if not gain > band:
             return f"reverted, {gain:+.1%} over {self.best_label} is no gain beyond {band:.1%} ({NOISE_BAND.name})"
-        doubtful = gain < CONVINCING * band or touches_layout(self.task.space.changed(self.best.recipe, trial.recipe))
-        if RE_MEASURE in self.rules and doubtful and trial.answers == 1 and math.isfinite(gain):
+        if RE_MEASURE in self.rules and gain < CONVINCING * band and trial.answers == 1:
             self._unconfirmed = trial.recipe
             return f"{gain:+.1%} over {self.best_label}, to be measured again before it counts ({RE_MEASURE.name})"
         before, self.best = self.best_label, trial

@@ -19,8 +19,7 @@ You work alone, on the user's own launch script, by the tools you have; there is
 How to work, run by run:
 1. Diagnose the run you build on. Its symptoms are ranked by the share of the step at stake.
 2. Find the lessons that apply, and price their moves with what_if or estimate. Both are free.
-3. Change one lever in the draft, with edit_setting or patch_recipe. A layout with the recomputation, dispatcher
-   and overlaps it needs counts as one lever.
+3. Change one lever in the draft, with edit_setting or patch_recipe. What counts as one lever is among the rules.
 4. launch_run names the lever, the symptom, the lesson, the reason and the gain you predict.
 5. Read what was measured. The result says whether it is kept, reverted or to be measured again. Go on from what is
    kept.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from attune_lab.logs.contract import LoggedStep
@@ -11,7 +10,7 @@ from attune_lab.logs.readers.base import Facts
 from attune_lab.logs.values import number
 
 _DICTIONARY = re.compile(r"\{'[^{}()\[\]]{1,2000}\}")
-_NO_LITERAL = re.compile(r"(?<=: )(-?(?:nan|inf))(?=[,}])")
+_ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{1,40})'|([^,'}]{1,40}))")
 _BAR = re.compile(r"^\s*\d{1,3}%\|.*\| (\d{1,15})/\d{1,15} \[(?:(\d{1,4}):)?(\d\d):(\d\d)<", re.ASCII)
 _COARSE_S = 20
 """The bar shows whole seconds: over a shorter time than this, the step time would be more than 5 % off."""
@@ -70,16 +69,5 @@ class HfTrainer:
 def _dictionary(text: str) -> dict[str, float]:
     """The numbers of the first flat dictionary in the text by their names; empty where there is none."""
     found = _DICTIONARY.search(text)
-    if not found:
-        return {}
-    try:
-        said = ast.literal_eval(_NO_LITERAL.sub(r"'\1'", found[0]))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return {}
-    if not isinstance(said, dict):
-        return {}
-    return {name: value for name, item in said.items() if isinstance(name, str) and (value := _value(item)) is not None}
-
-
-def _value(item: object) -> float | None:
-    return number(str(item)) if isinstance(item, int | float | str) else None
+    items = _ITEM.findall(found[0]) if found else ()
+    return {name: value for name, quoted, plain in items if (value := number(quoted or plain)) is not None}

@@ -60,7 +60,7 @@ class Torchtitan:
             for name, text in _COLUMN.findall(found[3])
             if (value := number(text.replace(",", ""))) is not None
         }
-        gib = values.pop("memory", None)
+        gib = values.get("memory")
         facts.reserved(line.rank, None if gib is None else gib * _GIB)
         return LoggedStep(
             step,

@@ -78,6 +78,7 @@ def test_from_a_campaign_to_the_next(attune) -> None:
     assert len(behind) == learnt["learnt"][0]["observations"] > 0
     shown = attune("lessons", "show", "--json").json
     assert sum(move["tries"] for move in shown["moves"]) == len(behind)
+    assert "mcore" in shown["campaigns"][0]["stack"]
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,8 @@ def test_a_line_comes_before_the_estimate():
     parts = {"weights": 60e9, "activations": 10e9}
     told = names(report(message="NCCL WARN Cuda failure 'out of memory'"), estimate=estimate(parts))
     assert told[0] == "oom_nccl"
+    known = diagnose(report(message="NCCL WARN Cuda failure 'out of memory'"), {}).variables
+    assert (known["oom_nccl"], known["oom_late"]) == (True, False)  # what lessons' preconditions ask for
     assert not {"oom_first_step", "oom_forward"} & set(told)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attune_lab.contracts import RunReport
 from attune_lab.diagnosis import diagnose
 from attune_lab.diagnosis.series import step_times
-from attune_lab.logs import LoggedStep, TrainingLog
+from attune_lab.logs import LoggedStep, TrainingLog, read_log
 
 CALM = 10 * np.exp(0.003 * np.random.default_rng(0).normal(size=60))
 
@@ -52,6 +52,12 @@ def test_the_period_says_whose_gaps_they_are(period, workers, name):
     assert found[name] == pytest.approx(5 * gaps / times.sum(), rel=0.05)
 
 
+def test_an_accident_does_not_hide_a_period():
+    times = CALM + 5.0 * (np.arange(60) % 6 == 1)
+    times[[2, 22]] *= 1.6  # one beside a late step, one between two
+    assert list(told(times, num_workers=6)) == ["data_stall"]
+
+
 def test_a_step_up_is_a_straggler_and_a_ramp_is_drift():
     assert list(told(CALM * np.where(np.arange(60) < 25, 1, 1.1))) == ["straggler"]
     assert list(told(CALM * np.linspace(1, 1.1, 60))) == ["step_time_drift"]
@@ -76,6 +82,8 @@ def test_waiting_for_data_by_the_timers_of_the_stacks():
         symptom = diagnose(report(), {}, logged(column, [value] * 20)).symptoms[0]
         assert symptom.name == "data_stall", column
         assert symptom.at_stake == pytest.approx(0.15)
+        known = diagnose(report(), {}, logged(column, [value] * 20)).variables
+        assert known["data_wait_frac"] == symptom.at_stake  # what a lesson's precondition asks for
     assert diagnose(report(), {}, logged("batch-generator", [15.0] * 20)).find(("data_stall",)) is None
 
 
@@ -85,6 +93,15 @@ def test_memory_that_grows_and_memory_that_warms_up():
     )
     warm = np.concatenate([np.linspace(20, 40, 5), np.full(40, 40.0)])
     assert diagnose(report(), {}, logged("MaxMemAllocated", warm)).find(("memory_growth",)) is None
+
+
+def test_memory_that_grows_in_a_log_of_torchtitan():
+    lines = [
+        f"[titan] 2026-03-01 10:00:{10 + i} - root - INFO - step: {i}  loss: 8.0  grad_norm: 1.0  "
+        f"memory: {40 + i / 4:.2f}GiB({50 + i / 4:.2f}%)  tps: 1,000  tflops: 100.00  mfu: 10.00%\n"
+        for i in range(1, 41)
+    ]
+    assert diagnose(report(), {}, read_log("".join(lines))).symptoms[0].name == "memory_growth"
 
 
 def test_the_stacks_own_straggler_line():

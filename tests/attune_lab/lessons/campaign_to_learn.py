@@ -10,7 +10,7 @@ from typing import Any
 from attune_lab.campaign import CampaignSpec, parse_budget, run_campaign
 from attune_lab.contracts import Proposal, RunReport, TuningTask
 from attune_lab.recipe import Recipe
-from attune_lab.testing import FakeCluster, FakeGate, Outcome
+from attune_lab.testing import FakeCluster, FakeGate, FakeVerdict, Outcome
 from attune_lab.workbench import Workbench, open_workbench
 
 RECIPE = Path(__file__).parents[1] / "cli" / "tiny.sh"
@@ -52,10 +52,14 @@ def run(
     outcome: Callable[[dict[str, Any], str], Outcome],
     *,
     reject: Callable[[dict[str, Any]], str | None] = lambda values: None,
+    refuse: Callable[[dict[str, Any]], bool] = lambda values: False,
     budget: str = "60x",
     seed: int = 0,
 ) -> Any:
-    """The result of the campaign. ``outcome(parameters, label)`` says how a run ends, ``reject`` what the gate says."""
+    """The result of the campaign. ``outcome(parameters, label)`` says how a run ends.
+
+    ``reject`` gives the gate's reason against a final run, ``refuse`` whether it rejects settings without a run.
+    """
     from attune_lab.space import search_space
 
     here = bench()
@@ -64,6 +68,11 @@ def run(
     def script(recipe: Recipe, steps: int, label: str) -> Outcome:
         return outcome(space.values(recipe), label)
 
+    class Gate(FakeGate):
+        def configuration(self, baseline: Recipe, candidate: Recipe) -> FakeVerdict:
+            is_refused = refuse(space.values(candidate))
+            return FakeVerdict("reject", ("a known defect",)) if is_refused else FakeVerdict("pass")
+
     return run_campaign(
         CampaignSpec("tiny.sh", here.baseline, CLUSTER, parse_budget(budget), "scripted", seed=seed),
         folder,
@@ -71,5 +80,5 @@ def run(
         tuner_factory=lambda task: Mover(task, moves),
         space=space,
         cost_model=here.cost_model,
-        gate=FakeGate(lambda recipe: reject(space.values(recipe))),
+        gate=Gate(lambda recipe: reject(space.values(recipe))),
     )

@@ -85,6 +85,13 @@ def test_failures_and_memory() -> None:
     assert effect(Evidence([learnt(seen({"tp": 4}, outcome="rejected"))])).failure_chance > 0.2
 
 
+def test_refused_settings_speak_for_themselves_alone() -> None:
+    refused = Evidence(learnt(seen({"tp": n % 2}, outcome="refused"), place=n) for n in range(20))
+    assert effect(refused, tp=0).failure_chance > 0.5
+    assert effect(refused, tp=8).failure_chance == pytest.approx(0.05)
+    assert effect(refused, pp=2).failure_chance == pytest.approx(0.05)
+
+
 def test_a_retracted_campaign_is_silent() -> None:
     campaign = learnt(seen({"tp": 4}, 0.1))
     records = Records(campaigns=(campaign,)).retracted(campaign.digest[:8], "the recipe was wrong")

@@ -139,6 +139,13 @@ def test_the_gates_rejection_is_the_levers_that_brought_it(tmp_path: Path) -> No
     assert (rejected.outcome, rejected.measured) == ("rejected", None)
 
 
+def test_settings_that_the_gate_refuses_without_a_run_are_kept_apart(tmp_path: Path) -> None:
+    run(tmp_path / "c", MOVES, outcome, refuse=lambda values: bool(values["manual_gc"]))
+    outcomes = {(seen.lesson, seen.outcome) for seen in learn_campaign(tmp_path / "c").observations}
+    assert {lesson for lesson, ended in outcomes if ended == "refused"} == {"H-manual-gc"}
+    assert ("L-mbs-up", "gain") in outcomes
+
+
 def test_a_lever_beside_the_rejected_one_is_not_blamed(tmp_path: Path) -> None:
     moves = (("L-mbs-up", {}, {"mbs": 2}), ("H-manual-gc", {"mbs": 2}, {"manual_gc": True}))
     run(tmp_path / "c", moves, outcome, reject=lambda values: "doubled gradients" if values["mbs"] == 2 else None)

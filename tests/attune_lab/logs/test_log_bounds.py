@@ -1,9 +1,11 @@
 """Files of any size and content: bounded memory, one sentence for what is no log, never a crash."""
 
 import gzip
+import json
 import os
 import random
 import tracemalloc
+from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
 
@@ -11,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attune_lab.contracts import UserError
-from attune_lab.logs import LogReading, lines, read_log, track
+from attune_lab.contracts import RunReport, UserError
+from attune_lab.logs import LogReading, cross_check, lines, read_log, summarise, track
 from attune_lab.logs.lines import MAX_LINE, Splitter
 from tests.attune_lab.logs.printed import Step, megatron, torchtitan
+from tests.attune_lab.logs.test_failures import CASES
+from tests.attune_lab.logs.test_readers import LOGS
 
 
 def steps(count, first=1):
@@ -193,3 +197,20 @@ def test_colours_within_a_line_change_nothing():
     step, now = Step(1, 1.0, 9.0, 1.5, 1234.0, 400.0), datetime(2026, 1, 1)
     plain, coloured = (torchtitan(step, now=now, colours=colours) + "\n" for colours in (False, True))
     assert read_log(plain) == read_log(coloured)
+
+
+OURS = RunReport(
+    label="x", status="ok", provenance="simulated", steps=5, step_times_s=(1.0,) * 5, tokens_per_s_per_gpu=1.0
+)
+ODD = st.sampled_from(["9" * 20, "nan", "-1", "1e999", "|", ":", "\n", "\r", "\x1b[31m", "{'", "iteration 3/ 9 |"])
+
+
+@given(case=st.sampled_from(sorted(CASES)), stack=st.sampled_from(sorted(LOGS)), data=st.data())
+def test_a_damaged_log_is_read_and_summed_up_without_a_crash(case, stack, data):
+    text = LOGS[stack][1]([Step(i, 1.0, 9.0, 1.5, 1000.0, 400.0) for i in (1, 2, 3)]) + CASES[case][0]
+    for odd, at in data.draw(st.lists(st.tuples(ODD, st.integers(0, len(text))), min_size=1, max_size=8)):
+        text = text[:at] + odd + text[at + data.draw(st.integers(0, 9)) :]
+    log = read_log(text + "\n")
+    assert all(before.step < after.step for before, after in pairwise(log.steps))
+    json.dumps(asdict(summarise(log)))
+    assert all(len(sentence) < 300 for sentence in (*cross_check(OURS, log), *log.remarks))

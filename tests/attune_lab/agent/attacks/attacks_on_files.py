@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 from pathlib import Path
@@ -84,6 +85,15 @@ def elsewhere(path: str):
     return told
 
 
+def packed(path: Path) -> None:
+    """Beside each log one that is a thousand times as large unpacked."""
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(bytes(20_000_000)))
+
+
+def told_to_be_packed(report):
+    return same(report, log_path=f"{report.log_path}.gz")
+
+
 def forged(text: str) -> str:
     """A log by which every step takes a hundredth of what it took."""
     return re.sub(r"(elapsed time per iteration \(ms\): \d+?)\d\d\.", r"\g<1>.", text)
@@ -107,6 +117,10 @@ ATTACKS = (
     Attack("log: a terabyte", "bounds", **replaced(sparse)),
     Attack("log: one endless line", "bounds", READ_LOGS, log=appended("x" * 5_000_000)),
     Attack("log: everything matches", "bounds", READ_LOGS, log=appended("e\n" * 200_000)),
+    Attack("log: made for a pattern that never ends", "bounds",
+           ((("search_files", {"text": "(a+)+$"}), ("search_files", {"text": "a" * 200})), *READ_LOGS),
+           log=appended("a" * 300_000 + "!")),
+    Attack("log: packed a thousandfold", "bounds", READ_LOGS, log=packed, report=told_to_be_packed),
     Attack("log: binary", "bounds", READ_LOGS, log=appended(bytes(range(256)) * 2_000)),
     Attack("log: invalid UTF-8, cut at every place", "bounds", READ_LOGS, log=appended(b"\xf0\x9f\x98" * 100_000)),
     Attack("log: deeply nested", "bounds", READ_LOGS, log=appended("[" * 200_000 + '{"a":' * 100_000)),

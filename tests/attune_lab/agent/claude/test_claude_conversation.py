@@ -54,7 +54,7 @@ def test_it_asks_until_the_model_launches(tmp_path):
     assert tuner.ask() is None
     (told,) = last_results(chat)
     assert told["run"] == "003-search"
-    assert "to be measured again" in told["decision"]
+    assert "kept" in told["decision"]
     assert (tuner.choice, tuner.stop_reason) == (
         make_task(tmp_path).baseline, "scripted chose baseline: nothing is worth it"
     )  # fmt: skip
@@ -139,11 +139,11 @@ def test_several_calls_are_carried_out_in_order(tmp_path):
 
 
 def test_what_stands_behind_a_finish_is_not_done(tmp_path):
-    tuner, chat, _ = tuner_of(
-        tmp_path, answer(KEEP.content[0].get("name") and ("finish", KEEP.content[0]["input"]), *TP4)
-    )
+    end = ("finish", {"choice": "baseline", "why": "nothing is worth it"})
+    tuner, chat, _ = tuner_of(tmp_path, answer(end, *TP4))
     assert tuner.ask() is None
     assert len(chat.turns) == 1
+    assert not any(line.startswith("launched") for line in tuner.decisions)
 
 
 @pytest.mark.parametrize(
