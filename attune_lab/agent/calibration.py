@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from attune_lab.agent.coordinates import Coordinates, Points, Priced
 from attune_lab.agent.history import History, Trial
-from attune_lab.contracts import Estimate
 
 Floats = NDArray[np.float64]
 
@@ -64,25 +63,24 @@ class Errors:
     **Source:** Rasmussen & Williams, Gaussian Processes for Machine Learning, eq. 2.25-2.26.
     """
 
-    def __init__(self, coordinates: Coordinates, spreads: Spreads) -> None:
-        self._coordinates, self._spreads = coordinates, spreads
+    def __init__(self, spreads: Spreads) -> None:
+        self._spreads = spreads
         self._known: Points | None = None
         self._inverse: Floats = np.empty((0, 0))
         self._weights: Floats = np.empty(0)
 
-    def fit(self, items: Sequence[Priced], errors: Floats, noise_sd: Floats) -> None:
-        """Replace what is known by these measurements; ``noise_sd`` is that of each, shape (len(items),)."""
-        self._known = self._coordinates.of(items)
-        covariance = self._covariance(self._known, self._known) + np.diag(noise_sd**2 + 1e-10)
+    def fit(self, points: Points, errors: Floats, noise_sd: Floats) -> None:
+        """Replace what is known by these measurements; ``errors`` and the noise of each have shape (n,)."""
+        self._known = points
+        covariance = self._covariance(points, points) + np.diag(noise_sd**2 + 1e-10)
         self._inverse = np.asarray(np.linalg.inv(covariance))
         self._weights = self._inverse @ errors
 
-    def predict(self, items: Sequence[Priced]) -> tuple[Floats, Floats]:
-        """Expected error and its standard deviation for each of ``items``, shapes (len(items),)."""
-        points = self._coordinates.of(items)
+    def predict(self, points: Points) -> tuple[Floats, Floats]:
+        """Expected error and its standard deviation at each point, shapes (n,)."""
         variance = self._variance(points)
         if self._known is None:
-            return np.zeros(len(items)), np.sqrt(variance)
+            return np.zeros(variance.size), np.sqrt(variance)
         cross = self._covariance(points, self._known)
         explained = np.einsum("ij,ij->i", cross @ self._inverse, cross)
         return cross @ self._weights, np.sqrt(np.maximum(variance - explained, 0.0))
@@ -110,62 +108,51 @@ class Calibration:
     """The cost model corrected by the runs of this campaign."""
 
     def __init__(self, coordinates: Coordinates) -> None:
-        self._time, self._memory = Errors(coordinates, TIME), Errors(coordinates, MEMORY)
-        self._limits: Floats = np.empty(0)
+        self._coordinates = coordinates
+        self._time, self._memory = Errors(TIME), Errors(MEMORY)
 
     def fit(self, history: History, *, noise_sd: float) -> None:
         """Take in everything measured so far. ``noise_sd``: spread of one run's log step time."""
         ran = [trial for trial in history if trial.step_time_s and trial.estimate.step_time_s > 0]
-        steady = [trial for trial in ran if _filled(trial) <= FULL]
-        if steady:
-            slower = [math.log((trial.step_time_s or math.nan) / trial.estimate.step_time_s) for trial in steady]
-            noise = [noise_sd / math.sqrt(len(trial.ok)) for trial in steady]
-            self._time.fit(steady, np.array(slower), np.array(noise))
+        if steady := [trial for trial in ran if not is_too_full(trial)]:
+            points = self._coordinates.of(steady)
+            log_s = np.log([trial.step_time_s or math.nan for trial in steady])
+            noise = noise_sd / np.sqrt([len(trial.ok) for trial in steady])
+            self._time.fit(points, log_s - points.log_times, noise)
         self._fit_memory([trial for trial in ran if trial.peak_memory_bytes], history)
 
     def _fit_memory(self, ran: Sequence[Trial], history: History) -> None:
         """Measured peaks first; then what ran out of memory, as far over the limit as the peaks let expect."""
-        larger = [math.log((t.peak_memory_bytes or math.nan) / t.estimate.peak_memory_bytes) for t in ran]
+        filled = np.array([(t.peak_memory_bytes or 0.0) / t.estimate.memory_capacity_bytes for t in ran])
+        larger, noise = np.zeros(0), np.full(len(ran), MEMORY_NOISE)
         if ran:
-            self._memory.fit(ran, np.array(larger), np.full(len(ran), MEMORY_NOISE))
-        full = [t for t in history if not t.ok and t.ran_out_of_memory and not t.estimate.problems]
-        if full:
-            expected, sd = self._memory.predict(full)
-            room = np.log([t.estimate.memory_capacity_bytes / t.estimate.peak_memory_bytes for t in full])
-            errors = np.concatenate([larger, np.maximum(room, expected) + 0.5 * sd])
-            noise = np.concatenate([np.full(len(ran), MEMORY_NOISE), 0.5 * sd])
-            self._memory.fit([*ran, *full], errors, noise)
+            points = self._coordinates.of(ran)
+            larger = np.log(filled / points.fills)
+            self._memory.fit(points, larger, noise)
+        if full := [t for t in history if not t.ok and t.ran_out_of_memory and not t.estimate.problems]:
+            points = self._coordinates.of(full)
+            expected, sd = self._memory.predict(points)
+            beyond = np.maximum(-np.log(points.fills), expected) + 0.5 * sd
+            errors, spread = np.concatenate([larger, beyond]), np.concatenate([noise, 0.5 * sd])
+            self._memory.fit(self._coordinates.of([*ran, *full]), errors, spread)
 
-    def error(self, items: Sequence[Priced]) -> tuple[Floats, Floats]:
-        """Expected log(measured / predicted) step time and its standard deviation, shapes (len(items),)."""
-        return self._time.predict(items)
+    def error(self, points: Points) -> tuple[Floats, Floats]:
+        """Expected log(measured / predicted) step time and its standard deviation, shapes (n,)."""
+        return self._time.predict(points)
 
-    def filled(self, items: Sequence[Priced]) -> Floats:
-        """Share of the memory that each recipe is expected to fill, shape (len(items),)."""
-        return np.asarray(np.exp(self._memory.predict(items)[0]) * _fills(items))
-
-    def fit_chance(self, items: Sequence[Priced]) -> Floats:
-        """Probability of each recipe to run without filling the memory beyond `FULL`, shape (len(items),)."""
-        error, sd = self._memory.predict(items)
-        return normal_cdf((math.log(FULL) - np.log(_fills(items)) - error) / np.hypot(sd, MEMORY_NOISE))
+    def fit_chance(self, points: Points) -> Floats:
+        """Probability of each recipe to run without filling the memory beyond `FULL`, shape (n,)."""
+        error, sd = self._memory.predict(points)
+        return normal_cdf((math.log(FULL) - np.log(points.fills) - error) / np.hypot(sd, MEMORY_NOISE))
 
     def fits(self, item: Priced) -> bool:
         """Whether a recipe is likely enough to fit to be run (`LIKELY`)."""
-        return not item.estimate.problems and bool(self.fit_chance([item])[0] >= LIKELY)
+        return not item.estimate.problems and bool(self.fit_chance(self._coordinates.of([item]))[0] >= LIKELY)
 
 
-def _fills(items: Sequence[Priced]) -> Floats:
-    """Predicted peaks as fractions of the memory, shape (len(items),)."""
-    return np.array([_fill(item.estimate) for item in items])
-
-
-def _fill(estimate: Estimate) -> float:
-    return estimate.peak_memory_bytes / estimate.memory_capacity_bytes
-
-
-def _filled(trial: Trial) -> float:
-    """Measured peak as a fraction of the memory; 0 where no run told one."""
-    return (trial.peak_memory_bytes or 0.0) / trial.estimate.memory_capacity_bytes
+def is_too_full(trial: Trial) -> bool:
+    """Whether a run was measured to fill the memory beyond `FULL`, which slows it down."""
+    return (trial.peak_memory_bytes or 0.0) > FULL * trial.estimate.memory_capacity_bytes
 
 
 def normal_cdf(z: Floats) -> Floats:

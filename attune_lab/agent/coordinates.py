@@ -49,6 +49,8 @@ class Points:
         settings: equal numbers for equal values of a setting, shape (n, settings).
         is_lever: 1 for each setting of `attune_lab.enumeration.LEVERS`, else 0, shape (settings,).
         shares: predicted part of the step by kind of work, shape (n, parts).
+        log_times: log of the predicted step time, shape (n,).
+        fills: predicted peak as a share of the memory, shape (n,).
     """
 
     layouts: Ints
@@ -56,6 +58,8 @@ class Points:
     settings: Ints
     is_lever: Ints
     shares: Floats
+    log_times: Floats
+    fills: Floats
 
 
 class Coordinates:
@@ -77,16 +81,21 @@ class Coordinates:
         return self._values[recipe.digest]
 
     def of(self, items: Sequence[Priced]) -> Points:
-        """``items`` as points."""
+        """``items``, all of which have estimates, as points."""
         rows = [self._row(item.recipe) for item in items]
-        if items and not self._parts:
-            self._parts = list(items[0].estimate.breakdown_s)
+        estimates = [item.estimate for item in items]
+        if estimates and not self._parts:
+            self._parts = list(estimates[0].breakdown_s)
+        seconds = [[each.breakdown_s.get(part, 0.0) for part in self._parts] for each in estimates]
+        times = np.array([each.step_time_s for each in estimates])
         return Points(
-            np.array([layout for layout, _, _ in rows], dtype=np.int64),
-            np.array([sizes for _, sizes, _ in rows], dtype=np.float64).reshape(len(rows), len(self._sizes)),
-            np.array([settings for *_, settings in rows], dtype=np.int64).reshape(len(rows), len(self._settings)),
-            np.array([int(key in LEVERS) for key in self._settings], dtype=np.int64),
-            np.array([self._shares(item.estimate) for item in items]).reshape(len(rows), len(self._parts)),
+            layouts=np.array([layout for layout, _, _ in rows], dtype=np.int64),
+            sizes=np.array([sizes for _, sizes, _ in rows], dtype=np.float64).reshape(len(rows), len(self._sizes)),
+            settings=np.array([codes for *_, codes in rows], dtype=np.int64).reshape(len(rows), len(self._settings)),
+            is_lever=np.array([int(key in LEVERS) for key in self._settings], dtype=np.int64),
+            shares=np.array(seconds).reshape(len(rows), len(self._parts)) / times[:, None],
+            log_times=np.log(times),
+            fills=np.array([each.peak_memory_bytes / each.memory_capacity_bytes for each in estimates]),
         )
 
     def _row(self, recipe: Recipe) -> tuple[int, list[float], list[int]]:
@@ -100,6 +109,3 @@ class Coordinates:
 
     def _code(self, what: str, value: object) -> int:
         return self._codes.setdefault((what, value), len(self._codes))
-
-    def _shares(self, estimate: Estimate) -> list[float]:
-        return [estimate.breakdown_s.get(part, 0.0) / estimate.step_time_s for part in self._parts]

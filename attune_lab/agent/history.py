@@ -49,10 +49,16 @@ class Trial:
     reports: list[RunReport] = field(default_factory=list)
     answers: int = 0
     faults: int = 0
+    _ok: tuple[int, list[RunReport]] = field(default=(0, []), init=False, repr=False)
 
     @property
     def ok(self) -> list[RunReport]:
         """The steady part of its runs with timed steps, runs on slow nodes left out."""
+        if self._ok[0] != len(self.reports):
+            self._ok = len(self.reports), self._steady_runs()
+        return self._ok[1]
+
+    def _steady_runs(self) -> list[RunReport]:
         runs = [steady(run) for run in self.reports if run.status == "ok" and run.timed_step_times_s]
         fastest = min((run.mean_step_time_s or math.inf for run in runs), default=math.inf)
         return [run for run in runs if (run.mean_step_time_s or math.inf) <= SLOW_RUN * fastest]

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attune_lab.agent.calibration import LIKELY, Calibration, expected_improvement
-from attune_lab.agent.coordinates import Coordinates, Priced
+from attune_lab.agent.coordinates import Coordinates, Points, Priced
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.jumps import JumpFinder
 from attune_lab.agent.moves import is_small, resolve, touches_layout
+from attune_lab.agent.past import Past
 from attune_lab.agent.prices import Draft, Edits, Prices
 from attune_lab.agent.rules import CHECK_MEMORY, DIAGNOSE_FIRST, Rulebook
 from attune_lab.agent.suspects import Suspects
@@ -78,7 +79,7 @@ class Candidate:
         gain: expected log gain in tokens/s, ``sd`` its standard deviation.
         fit_chance: probability that memory suffices.
         sound_chance: probability that it has no cause of a failure met so far.
-        score: expected improvement times both.
+        score: expected improvement times both chances.
     """
 
     recipe: Recipe
@@ -113,11 +114,14 @@ class CatalogPolicy:
     ) -> None:
         self._catalog, self._appraiser, self._jump_finder = catalog, appraiser, jump_finder
         self._space, self._rules = space, rules
+        self._ranked: Points | None = None
 
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`. The first move is a lesson's: the whole space is looked at once that has been seen."""
-        singles = self._appraiser.appraise(self._singles(situation), situation)
-        others = self._together(singles, situation)
+        drafts = self._singles(situation)
+        open_ = [draft for draft in drafts if not self._is_refused(draft.lesson, draft.edits, situation)]
+        singles = self._appraiser.appraise(open_, situation)
+        others = self._together(drafts, situation)
         if situation.history.recipes_run > 1:
             others += self._jumps(situation)
         return _ranked(singles + self._appraiser.appraise(others, situation))
@@ -146,17 +150,18 @@ class CatalogPolicy:
                 elif "layout" not in move and (edits := resolve(move, best, self._space)):
                     moves.append((edits, why, lesson))
         moves += sweep  # a recipe that a lesson proposes too is the lesson's
-        return self._appraiser.candidates(
-            best, [move for move in moves if not self._is_refused(move[2], move[0], situation)]
-        )
+        return self._appraiser.candidates(best, moves)
 
     def _together(self, singles: Sequence[Candidate], situation: Situation) -> list[Candidate]:
-        """The settings that are expected to gain too little to be told from noise one by one, in one recipe."""
+        """The settings that are expected to gain too little to be told from noise one by one, in one recipe; what was
+        measured of them without being convincing is in what is expected.
+        """
+        expected = [one for one in self._appraiser.expect(singles, situation) if one.gain > WORTH]
         edits: dict[str, Any] = {}
         lesson = None
-        for single in sorted(singles, key=lambda single: -single.gain):
-            joins = single.gain > WORTH and is_small(situation.best.estimate, single.estimate)
-            if joins and not touches_layout(single.edits) and not edits.keys() & single.edits.keys():
+        for single in sorted(expected, key=lambda single: -single.gain):
+            is_open = single.sound_chance >= LIKELY and not edits.keys() & single.edits.keys()
+            if is_open and is_small(situation.best.estimate, single.estimate) and not touches_layout(single.edits):
                 edits |= single.edits
                 lesson = lesson or single.lesson
         if lesson is None or len(edits) < 2 or self._is_refused(lesson, edits, situation):
@@ -172,14 +177,16 @@ class CatalogPolicy:
         best = situation.best.recipe
 
         def scores(drafts: Sequence[Draft]) -> Floats:
-            return self._appraiser.look(drafts, situation).scores
+            if self._ranked is None:  # the same drafts each time, and a thousand of them
+                self._ranked = self._appraiser.coordinates.of(drafts)
+            return self._appraiser.look(drafts, situation, self._ranked).scores
 
         found = self._jump_finder.find(best, self._appraiser.coordinates.values(best), scores)
         why = f"among the {len(found)} layouts that promise most by the cost model and the runs so far"
         return [Candidate(draft.recipe, move, why, jumping[0], draft.estimate) for move, draft in found]
 
-    def _is_refused(self, lesson: Lesson, edits: Edits, situation: Situation) -> bool:
-        return self._appraiser.refusal(situation.best.recipe, lesson.id, edits) in situation.refused
+    def _is_refused(self, lesson: Lesson | None, edits: Edits, situation: Situation) -> bool:
+        return self._appraiser.refusal(situation.best.recipe, lesson.id if lesson else None, edits) in situation.refused
 
 
 class NeighbourPolicy:
@@ -213,9 +220,9 @@ class Look:
 class Appraiser:
     """Says what recipes promise, by the cost model and what the campaign has shown so far."""
 
-    def __init__(self, prices: Prices, coordinates: Coordinates, rules: Rulebook) -> None:
+    def __init__(self, prices: Prices, coordinates: Coordinates, rules: Rulebook, past: Past | None = None) -> None:
         self.coordinates = coordinates
-        self._prices, self._rules = prices, rules
+        self._prices, self._rules, self._past = prices, rules, past
 
     def candidates(self, recipe: Recipe, moves: Sequence[tuple[Edits, str, Lesson | None]]) -> list[Candidate]:
         """Candidates from ``recipe``: edits, the evidence for them and the lesson they come from."""
@@ -227,31 +234,40 @@ class Appraiser:
 
     def appraise(self, drafts: Sequence[Candidate], situation: Situation) -> list[Candidate]:
         """Those of ``drafts`` that are launchable, new and likely to run, with what they promise."""
-        seen = self.expect(drafts, situation)
+        seen = self.expect([draft for draft in drafts if not situation.history.is_settled(draft.recipe)], situation)
         return [one for one in seen if one.fit_chance >= LIKELY and one.sound_chance >= LIKELY]
 
     def expect(self, drafts: Sequence[Candidate], situation: Situation) -> list[Candidate]:
-        """Those of ``drafts`` that are launchable and new, with what they promise."""
-        fresh = [draft for draft in _distinct(drafts) if _is_new(draft, situation)]
+        """Those of ``drafts`` that are launchable, with what they promise."""
+        fresh = [draft for draft in _distinct(drafts) if not draft.estimate.problems]
         if not fresh:
             return []
         look = self.look(fresh, situation)
         columns = zip(look.gains.tolist(), look.sds.tolist(), strict=True)
-        blended = [_blend(*column, draft, situation) for column, draft in zip(columns, fresh, strict=True)]
-        gains, sds = (np.array(column) for column in zip(*blended, strict=True))
-        look = replace(look, gains=gains, sds=sds)
+        weighed = [self._weighed(*column, draft, situation) for column, draft in zip(columns, fresh, strict=True)]
+        gains, sds, sound = (np.array(column) for column in zip(*weighed, strict=True))
+        look = Look(gains, sds, look.fit_chances, look.sound_chances * sound)
         figures = (look.gains, look.sds, look.fit_chances, look.sound_chances, look.scores)
         names = ("gain", "sd", "fit_chance", "sound_chance", "score")
         rows = zip(*(column.tolist() for column in figures), strict=True)
         return [replace(draft, **dict(zip(names, row, strict=True))) for draft, row in zip(fresh, rows, strict=True)]
 
-    def look(self, items: Sequence[Priced], situation: Situation) -> Look:
-        """What is expected of ``items``, which have estimates."""
-        errors, sds = situation.calibration.error(items)
-        predicted = np.log([item.estimate.step_time_s for item in items])
-        fits = situation.calibration.fit_chance(items) if CHECK_MEMORY in self._rules else np.ones(len(items))
-        values = [self.coordinates.values(item.recipe) for item in items]
-        return Look(situation.log_time - predicted - errors, sds, fits, situation.suspects.chance(values))
+    def _weighed(self, gain: float, sd: float, draft: Candidate, situation: Situation) -> tuple[float, float, float]:
+        """Expected gain, its spread and the chance not to fail, with the lesson's range and what the past says."""
+        gain, sd = _blend(gain, sd, draft, situation)
+        if self._past is None or draft.lesson is None:
+            return gain, sd, 1.0
+        return self._past.weighed(draft.lesson.id, draft.edits, gain, sd)
+
+    def look(self, items: Sequence[Priced], situation: Situation, points: Points | None = None) -> Look:
+        """What is expected of ``items``, which have estimates; ``points`` where they are known as such already."""
+        points = self.coordinates.of(items) if points is None else points
+        errors, sds = situation.calibration.error(points)
+        fits = situation.calibration.fit_chance(points) if CHECK_MEMORY in self._rules else np.ones(len(items))
+        sound = np.ones(len(items))
+        if situation.suspects:
+            sound = situation.suspects.chance([self.coordinates.values(item.recipe) for item in items])
+        return Look(situation.log_time - points.log_times - errors, sds, fits, sound)
 
     def refusal(self, recipe: Recipe, lesson: str | None, edits: Edits) -> tuple[Any, ...]:
         """What identifies a move tried from an equivalent state: lesson, edits, and the layout it started from."""
@@ -285,10 +301,6 @@ def _blend(mean: float, sd: float, draft: Candidate, situation: Situation) -> tu
 def _distinct(drafts: Iterable[Candidate]) -> list[Candidate]:
     """The first draft of every recipe."""
     return list({draft.recipe.digest: draft for draft in reversed(list(drafts))}.values())[::-1]
-
-
-def _is_new(draft: Candidate, situation: Situation) -> bool:
-    return not draft.estimate.problems and not situation.history.is_settled(draft.recipe)
 
 
 def neighbours(space: SearchSpace, recipe: Recipe) -> list[Edits]:

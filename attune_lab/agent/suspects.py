@@ -38,6 +38,10 @@ class Suspects:
         self._shared: dict[str, frozenset[Trait]] = {}
         self._weights: dict[str, tuple[list[Trait], Floats]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anything has failed."""
+        return bool(self._weights)
+
     def failed(self, kind: str, values: Values) -> None:
         """A recipe failed in this way."""
         traits = _traits(values)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attune_lab.agent.calibration import LIKELY, Calibration
+from attune_lab.agent.calibration import LIKELY, Calibration, is_too_full
 from attune_lab.agent.coordinates import Coordinates
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
 from attune_lab.agent.jumps import JumpFinder
 from attune_lab.agent.moves import resolve
 from attune_lab.agent.objections import Objections
+from attune_lab.agent.past import Past
 from attune_lab.agent.policy import (
     Appraiser,
     Candidate,
@@ -40,7 +42,7 @@ from attune_lab.diagnosis import diagnose
 from attune_lab.lessons import catalog as lessons
 from attune_lab.recipe.effective import effective
 
-OPTIONS = ("policy", "without")
+OPTIONS = ("policy", "without", "lessons")
 
 NOTHING_LEFT = "nothing legal is left to try"
 
@@ -55,14 +57,20 @@ GRADIENT_FACTOR = 1.25
 factor gradients are scaled, lost or counted twice, and the gate would not let the recipe pass."""
 
 
+LOSS_DRIFT = 1.2e-3
+"""Legitimate changes part the losses of the first steps by less on average; the gate allows 1e-3 over 20 steps to the
+most invasive of them, another dispatcher (`attune_lab.gate.bands`), and would not let the recipe pass."""
+
+
 class AttuneTuner:
     """Tunes a recipe by diagnosis, lessons and the cost model, under search rules that can be switched off.
 
-    Options of the task: ``policy`` (``catalog``) and ``without`` (names of search rules, see `rules.RULES`).
+    Options of the task: ``policy`` (``catalog``), ``without`` (names of search rules, see `rules.RULES`), ``lessons``
+    (what past campaigns showed, see `attune_lab.lessons.evidence.Evidence.load`).
     All state is in memory and depends only on the reports told, so replaying them gives the same proposals.
 
     Raises:
-        UserError: an unknown option or rule.
+        UserError: an unknown option or rule, or evidence that cannot be read.
     """
 
     name = "attune"
@@ -71,7 +79,7 @@ class AttuneTuner:
         self._task, self._space = task, task.space
         self._rules = _rulebook(task.options)
         self._prices, self._coordinates = Prices(task.space, task.cost_model), Coordinates(task.space)
-        self._appraiser = Appraiser(self._prices, self._coordinates, self._rules)
+        self._appraiser = Appraiser(self._prices, self._coordinates, self._rules, _past(task))
         self._objections = Objections(task)
         self._policy = self._policy_of(task)
         self._catalog = {lesson.id: lesson for lesson in lessons.load().all()}
@@ -146,7 +154,9 @@ class AttuneTuner:
         """In which way a run failed; empty where it did not."""
         if report.status != "ok":
             return report.message or report.status if report.status == "invalid" else report.status
-        return "scaled gradients" if self._scales_gradients(report) else ""
+        if self._scales_gradients(report):
+            return "scaled gradients"
+        return "another loss" if self._moves_the_loss(report) else ""
 
     def _judge(self, proposal: Proposal, trial: Trial) -> None:
         """Keep the trial if it beats the best outside the noise band; measure again what is not convincing."""
@@ -154,7 +164,7 @@ class AttuneTuner:
         gain = (self._best.step_time_s or math.inf) / (trial.step_time_s or math.inf) - 1.0
         may_repeat = RE_MEASURE in self._rules and trial.answers == 1 and math.isfinite(gain)
         if not gain > band:
-            if may_repeat and _disappoints(proposal, gain):
+            if may_repeat and not is_too_full(trial) and _disappoints(proposal, gain):
                 self._repeat(proposal, f"measured {gain:+.1%} tokens/s, far below what is expected: a slow node?")
             else:
                 self._decide(
@@ -197,6 +207,14 @@ class AttuneTuner:
             return False
         return abs(math.log(report.grad_norm[0] / norms[0])) > math.log(GRADIENT_FACTOR)
 
+    def _moves_the_loss(self, report: RunReport) -> bool:
+        """Whether the loss leaves the baseline's to one side, as rounding does not."""
+        baseline = self._history.get(self._task.baseline)
+        losses = next((run.loss for run in baseline.reports if run.loss), ()) if baseline else ()
+        pairs = list(zip(losses, report.loss, strict=False))
+        apart = [math.log(new / old) for old, new in pairs[len(pairs) // 2 :] if old > 0 and new > 0]
+        return bool(apart) and abs(statistics.fmean(apart)) > LOSS_DRIFT
+
     def _with_recompute(self, trial: Trial) -> Proposal | None:
         """The same layout with the narrowest further recomputation that should fit, or None."""
         recipe = trial.recipe
@@ -206,6 +224,7 @@ class AttuneTuner:
             (draft,) = self._prices.edited(recipe, [edits])
             drafts.append(Candidate(draft.recipe, edits, "out of memory", lesson, draft.estimate))
             recipe = draft.recipe
+        drafts = [draft for draft in drafts if not self._history.is_settled(draft.recipe)]
         expected = self._appraiser.expect(drafts, self._situation())
         chosen = next((draft for draft in expected if draft.fit_chance >= LIKELY), None)
         return proposal(chosen, self._space, self._best.recipe) if chosen else None
@@ -284,6 +303,21 @@ def _figures(gain: float, trial: Trial) -> str:
 def _words(changed: Mapping[str, tuple[Any, Any]]) -> str:
     """What moves, in words."""
     return ", ".join(f"{key} {before}->{now}" for key, (before, now) in changed.items())
+
+
+def _past(task: TuningTask) -> Past | None:
+    """What past campaigns say, where the task names their file.
+
+    Raises:
+        UserError: the file cannot be used.
+    """
+    source = task.options.get("lessons")
+    if source is None:
+        return None
+    from attune_lab.lessons.context import context_of
+    from attune_lab.lessons.evidence import Evidence
+
+    return Past(Evidence.load(source), context_of(task.baseline, task.cluster))
 
 
 def _rulebook(options: Mapping[str, Any]) -> Rulebook:

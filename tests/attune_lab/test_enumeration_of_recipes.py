@@ -1,5 +1,7 @@
 """The best recipes of a space are legal, fit, and no recipe drawn from the same space is better."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,22 @@ def test_no_drawn_recipe_is_better(case) -> None:
     assert len(legal) > 10
     fitting = [e.step_time_s for e in SimulatedCostModel(cluster(SMALL)).estimate(legal) if e.fits]
     assert min(fitting, default=np.inf) >= 0.99 * found.best[0].estimate.step_time_s
+
+
+def test_of_one_layout_no_more_variants_than_asked_for() -> None:
+    """The rest are those that come next: the same as without the layouts' other variants."""
+    baseline = moe(pp=1, vpp=None, gbs=32)
+    every, few = (best_recipes(baseline, cluster(SMALL), 400, variants=most).best for most in (None, 2))
+
+    def layout(one):
+        return tuple(one.values.get(key) for key in LAYOUT)
+
+    counts = Counter(map(layout, few))
+    assert max(counts.values()) == 2
+    seen: Counter = Counter()
+    firsts = []
+    for one in every:
+        seen[layout(one)] += 1
+        if seen[layout(one)] <= 2:
+            firsts.append(one.recipe.digest)
+    assert [one.recipe.digest for one in few[: len(firsts) // 2]] == firsts[: len(firsts) // 2]

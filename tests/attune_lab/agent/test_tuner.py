@@ -135,3 +135,39 @@ def test_unusable_options_are_refused(options, said: str) -> None:
     with pytest.raises(UserError) as caught:
         attune_tuner(make_task(options=options))
     assert said in str(caught.value)
+
+
+def decisions(world, **changes):
+    tuner = AttuneTuner(make_task(**changes))
+    log = campaign(tuner, world, runs=20)
+    return log, tuner.decisions
+
+
+def test_every_run_has_a_decision_in_words() -> None:
+    log, lines = decisions(FakeWorld(100))
+    verdicts = [line for line in lines if line.startswith(("kept ", "reverted ", "measured again "))]
+    assert len(verdicts) == len(log)
+    assert all("->" in line and ": " in line and "\n" not in line for line in verdicts)
+
+
+def test_a_recipe_that_moves_the_loss_is_not_kept() -> None:
+    """Fused permutation trains another loss here, two in a thousand higher: every run with it is reverted."""
+
+    class Faulty(FakeWorld):
+        def run(self, recipe, label):
+            answer = super().run(recipe, label)
+            factor = 1.002 if SPACE.value(recipe, "moe_permute_fusion") else 1.0
+            return answer.model_copy(update={"loss": tuple(factor * (10 - 0.1 * step) for step in range(8))})
+
+    tuner = AttuneTuner(make_task(options={"without": ["stop-when-not-worth-it"]}))
+    log = campaign(tuner, Faulty(100), runs=40)
+    fused = [proposal for proposal, _ in log if SPACE.value(proposal.recipe, "moe_permute_fusion")]
+    assert 1 <= len(fused) <= 3
+    assert not SPACE.value(tuner._best.recipe, "moe_permute_fusion")
+    assert any("another loss, most suspect: moe_permute_fusion True" in line for line in tuner.decisions)
+
+
+def test_the_first_move_is_a_lesson_s_and_the_whole_space_is_looked_at_next() -> None:
+    log = campaign(AttuneTuner(make_task()), FakeWorld(100), runs=12)
+    assert log[0][0].lesson != "L-jump"
+    assert "L-jump" in {proposal.lesson for proposal, _ in log[1:]}
