@@ -41,6 +41,7 @@ def examine() -> list[Finding]:
         _package("torch", "training on this machine, the tests' oracles (the extra train)"),
         _program("torchrun", "training on this machine"),
         _program("sbatch", "a Slurm cluster"),
+        _package("anthropic", "an LLM policy (the extra agent)"),
         Finding(
             "ANTHROPIC_API_KEY",
             bool(os.environ.get("ANTHROPIC_API_KEY")),

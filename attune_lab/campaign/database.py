@@ -80,6 +80,10 @@ def transaction(engine: Engine, where: str) -> Iterator[Connection]:
         ) from error
 
 
+MISUNDERSTANDINGS = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What reading stored text ends in that was not written by us; pydantic's errors are ValueErrors."""
+
+
 class Damaged(EnvironmentFault):
     """What is stored cannot have been written by us."""
 
@@ -89,8 +93,8 @@ def understood(where: str) -> Iterator[None]:
     """While stored text is read: what cannot be understood was not written by us, and becomes one sentence."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        cause = str(error).splitlines()[0]
+    except MISUNDERSTANDINGS as error:
+        cause = next(iter(str(error).splitlines()), "no more is said")
         raise Damaged(
             f"{where} was edited or damaged ({type(error).__name__}: {cause}); move it away or use another --out"
         ) from error

@@ -48,6 +48,8 @@ DATABASE = "campaign.db"
 STARTUP_BOUND = "startup_bound"
 """Kind of events: the digest of a recipe, and the seconds its start-up may take."""
 
+_FOR_EVER_S = 1e9
+
 _METADATA = MetaData()
 _CAMPAIGN = Table(
     "campaign",
@@ -127,8 +129,15 @@ class CampaignRecord:
 
     @property
     def startup_bounds_s(self) -> dict[str, float]:
-        """Seconds that the start-up of a recipe may take, by its digest, as the cluster said."""
-        return {str(digest): float(seconds) for digest, seconds in self._all(STARTUP_BOUND)}
+        """Seconds that the start-up of a recipe may take, by its digest, as the cluster said.
+
+        Raises:
+            ValueError, TypeError: they were edited.
+        """
+        bounds = {str(digest): float(seconds) for digest, seconds in self._all(STARTUP_BOUND)}
+        if not all(0 <= seconds < _FOR_EVER_S for seconds in bounds.values()):
+            raise ValueError("a start-up is bounded by no time there is")
+        return bounds
 
     def _all(self, kind: str) -> list[Any]:
         return [data for name, data in self.events if name == kind]
@@ -370,7 +379,9 @@ def _enter(engine: Engine, key: str, spec: CampaignSpec, where: str) -> int:
 def _read(engine: Engine, where: str, condition: Any) -> CampaignRecord:
     with transaction(engine, where) as connection:
         if not inspect(connection).has_table("campaign"):
-            raise UserError(f"{where} is a database of something else; give the --out folder of attune tune")
+            raise UserError(
+                f"{where} holds no campaign, or is a database of something else; give the --out folder of attune tune"
+            )
         campaign = connection.execute(select(_CAMPAIGN).where(condition)).one_or_none()
         if campaign is None:
             raise UserError(f"{where} does not hold this campaign; give the --out folder of attune tune")
@@ -400,6 +411,8 @@ def _run_row(stored: Mapping[Any, Any]) -> RunRow:
         report=None if stored["report"] is None else RunReport.model_validate_json(stored["report"]),
         repeats=stored["repeats"],
     )
+    if not all(isinstance(text, str) for text in (row.label, row.purpose, row.repeats or "")):
+        raise ValueError(f"the label or the purpose of run {row.label!r} is no text")
     if not {"changed", "reason", "lesson", "predicted"} <= {*row.proposal}:
         raise ValueError(f"the proposal behind run {row.label} is not whole")
     if row.recipe.digest != stored["recipe_digest"]:

@@ -173,6 +173,8 @@ def export(
     from attune_lab.lessons.export import write_export
     from attune_lab.lessons.records import read_records
 
+    if file.exists() and source.exists() and file.samefile(source):
+        raise UserError(f"{file} is what is exported and only ever grows; export to another file")
     written = write_export(file, read_records(source)[0], without or ())
     data = {"file": str(file), "campaigns": len(written.campaigns)}
     emit(data, as_json=as_json, render=lambda console: indented(console, f"{data['campaigns']} campaigns in {file}", 0))

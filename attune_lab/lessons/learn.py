@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attune_lab.campaign.database import MISUNDERSTANDINGS
 from attune_lab.campaign.finals import REFUSED
 from attune_lab.campaign.noise import CONFIDENCE, NoiseBand, noise_band
 from attune_lab.campaign.store import CampaignRecord, RunRow, read_campaign
@@ -78,7 +79,7 @@ def learn_campaign(folder: Path) -> LearntCampaign:
         raise Unfinished(f"{folder} is unfinished; run its attune tune command again, then learn it")
     try:
         return _learnt(record, folder)
-    except (KeyError, TypeError, ValueError) as error:  # pydantic's errors are ValueErrors
+    except MISUNDERSTANDINGS as error:
         cause = one_line(f"{type(error).__name__}: {error}", 200)
         raise UserError(f"{folder} does not say what a campaign says ({cause}); leave it out") from error
 
@@ -93,7 +94,7 @@ def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
     space = search_space(baseline, cluster, tuple(spec["approvals"]))
     rejected = _rejected(json.loads(record.result or "{}"))
     context = context_of(baseline, cluster)
-    first = next(row.report for row in record.runs if row.report)
+    first, *_ = (row.report for row in record.runs if row.report)
     provenance = first.provenance
     where = f"seed {spec['seed']} {json.dumps(spec.get('world', {}))}" if provenance == "simulated" else "measured"
     reports = [(r.label, r.recipe.digest, r.report.model_dump_json() if r.report else "") for r in record.runs]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -249,6 +250,7 @@ def update_records(path: Path, change: Callable[[Records], Records]) -> Records:
         UserError: see `read_records`.
         EnvironmentFault: it cannot be written, or another process holds it.
     """
+    path = Path(os.path.realpath(path))  # a link to a shared file stays one, and all who share it share the lock
     refuse_unwritable(path)
     try:
         with FileLock(path.with_name(f"{path.name}.lock"), timeout=_PATIENCE_S):

@@ -71,7 +71,7 @@ class Service:
         clock, sleep: seconds since some moment, and waiting; replaced in tests.
 
     Raises:
-        UserError: the package or the key is missing, or an effort that there is not.
+        UserError: the package or the key is missing, an address that is none, or an effort that there is not.
     """
 
     def __init__(
@@ -95,12 +95,24 @@ class Service:
         self.allowance = Allowance() if allowance is None else allowance
         self._clock, self._sleep = clock, sleep
         self._end, self._forcible = 0.0, True
-        http = anthropic.DefaultHttpxClient(event_hooks={"response": [self._watch]})
-        self._client = anthropic.Anthropic(base_url=base_url, max_retries=0, http_client=http)
+        self._client = self._open(base_url)
         if not (self._client.api_key or self._client.auth_token):
             raise UserError(
                 "asking Claude needs a key: set ANTHROPIC_API_KEY; --policy catalog and llm=scripted need none"
             )
+
+    def _open(self, base_url: str | None) -> anthropic.Anthropic:
+        import httpx2
+
+        http = self._sdk.DefaultHttpxClient(event_hooks={"response": [self._watch]})
+        try:
+            client = self._sdk.Anthropic(base_url=base_url, max_retries=0, http_client=http)
+            usable = client.base_url.scheme in ("http", "https") and bool(client.base_url.host)
+        except httpx2.InvalidURL:
+            usable = False
+        if not usable:
+            raise UserError("ANTHROPIC_BASE_URL is no address: set it to one that begins with https://, or unset it")
+        return client
 
     def deadline(self) -> float:
         """The moment at which a message asked for now is given up."""
@@ -121,7 +133,7 @@ class Service:
             UserError: the service refuses the key, the model or the request.
         """
         body, most = self._body(turn, forced), self._most(turn, end)
-        before, why = self.allowance.spent, ""
+        before, why, tried = self.allowance.spent, "", f"in {MAX_ATTEMPTS} attempts"
         for attempt in range(MAX_ATTEMPTS):
             self.allowance.reserve(most)
             try:
@@ -138,11 +150,10 @@ class Service:
                 return Answer(content, stop_reason, **vars(self.allowance.spent - before))
             wait = min(0.5 * 2**attempt, MAX_WAIT_S) if wait is None else wait
             if self._clock() + wait >= end:
+                tried = f"within {self._deadline_s:g} s"
                 break
             self._sleep(wait)
-        raise EnvironmentFault(
-            f"no reply from {self.model} within {self._deadline_s:g} s: {why}; run the same command again later"
-        )
+        raise EnvironmentFault(f"no reply from {self.model} {tried}: {why}; run the same command again later")
 
     def count(self, turn: Turn, *, end: float) -> Count:
         """Input tokens of ``turn``, as the service counts them or, where it does not before ``end``, by length."""
@@ -199,6 +210,8 @@ class Service:
                 self._attempt(end) as silence,
                 self._client.messages.create(**body, max_tokens=max_tokens, stream=True, timeout=silence) as stream,
             ):
+                if "html" in stream.response.headers.get("content-type", ""):
+                    raise _Broken(f"{self._client.base_url.host} answers with a web page, not as the service does")
                 for event in stream:
                     draft.take(event.to_dict(warnings=False))
                 return draft.finished()
@@ -214,7 +227,7 @@ class Service:
         try:
             yield max(min(end - self._clock(), SILENCE_S), 0.1)
         except (self._sdk.APIConnectionError, httpx2.HTTPError) as error:
-            raise _Broken(f"the connection failed ({_cause(error)})") from error
+            raise _Broken(f"the connection to {self._client.base_url.host} failed ({_cause(error)})") from error
         except NotInFormat as error:
             raise _Broken(str(error)) from error
         except (self._sdk.APIResponseValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:

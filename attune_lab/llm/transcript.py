@@ -156,10 +156,12 @@ class Transcript:
     def _load(self, path: Path) -> None:
         if not path.exists():
             return
+        if not path.is_file():  # a pipe could block, a device never ends, or keeps nothing
+            raise UserError(f"{path} is no regular file; name another transcript")
         data = b""
         with path.open("rb") as file:
             for number, data in enumerate(file, start=1):
-                if not (data.endswith(b"\n") or lines.fits(data, self.head)):
+                if lines.cut_off(data) and not lines.fits(data, self.head):
                     break
                 self._read(data.removesuffix(b"\n"), f"{self.where}, line {number}")
                 self._size += len(data)

@@ -200,6 +200,10 @@ EDITS = {
         "UPDATE events SET data = '[1, 2, 3]' WHERE kind = 'startup_bound'",
         "was edited or damaged (ValueError",
     ),
+    "a bound without end": (
+        "UPDATE events SET data = json_set(data, '$[1]', 1e308) WHERE kind = 'startup_bound'",
+        "was edited or damaged (ValueError",
+    ),
     "a decision": (
         "UPDATE events SET data = replace(data, 'kept the', 'mixed the') WHERE kind = 'search_ended'",
         'search ended, decisions 2: "mixed the draws apart" then, "kept the draws apart" now',

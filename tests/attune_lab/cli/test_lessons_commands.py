@@ -79,6 +79,17 @@ def test_from_a_campaign_to_the_next(attune) -> None:
     shown = attune("lessons", "show", "--json").json
     assert sum(move["tries"] for move in shown["moves"]) == len(behind)
     assert "mcore" in shown["campaigns"][0]["stack"]
+    second = attune(*tune, "--seed", "101", "--lessons", FILE, "--out", "second").json
+    known = second["options"]["lessons"]
+    assert (known["file"], known["campaigns"], len(known["models"])) == (str(FILE), 1, 1)
+    assert attune("replay", "second", "--json").json["reproduced"]
+    assert f"1 campaigns of {known['models'][0]}" in " ".join(
+        attune(*tune[:-1], "--seed", "101", "--lessons", FILE, "--out", "second").stdout.split()
+    )
+    attune("lessons", "learn", "second")
+    grown = attune(*tune[:-1], "--seed", "101", "--lessons", FILE, "--out", "second")
+    assert grown.code == 2
+    assert "different options" in grown.stderr
 
 
 @pytest.mark.parametrize(
@@ -139,6 +150,7 @@ def test_exported(attune, file) -> None:
         (["show", "--from", "none.json"], "none.json does not exist"),
         (["why", "NO-SUCH"], "no campaign is called NO-SUCH"),
         (["export", "x.xlsx"], "x.xlsx ends in none of"),
+        (["export", str(records.DEFAULT_FILE), "--without", "mine"], "export to another file"),
         (["export", "x.csv", "--without", "glm"], "--without glm: no campaign of that model"),
         (["retract", "ffff", "--why", "x"], "no campaign is called ffff"),
     ],

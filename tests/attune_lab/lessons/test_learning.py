@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from campaign_to_learn import CLUSTER, Move, bench, run
 
+from attune_lab.campaign.store import DATABASE
 from attune_lab.contracts import UserError
 from attune_lab.lessons.context import build_of, context_of
 from attune_lab.lessons.learn import Unfinished, find_campaigns, learn_campaign, learn_from
@@ -172,6 +175,23 @@ def test_an_unfinished_campaign_is_named_and_left_out(tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match="holds no campaign"):
         find_campaigns(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "json_set(spec, '$.baseline.settings', -1)",
+        "'[' || spec || ']'",
+        "replace(spec, ':', ': ' || printf('%.*c', 90000, '['))",
+    ],
+)
+def test_a_request_that_was_edited_is_named_and_left_out(folder: Path, tmp_path: Path, spec: str) -> None:
+    shutil.copytree(folder, tmp_path / "c")
+    with closing(sqlite3.connect(tmp_path / "c" / DATABASE)) as connection, connection:
+        connection.execute(f"UPDATE campaign SET spec = {spec}")
+    [(_, why)] = learn_from([tmp_path / "c"]).left_out
+    assert str(tmp_path / "c") in why
+    assert "\n" not in why
 
 
 def test_notes_are_taken_over_as_they_are(folder: Path, tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ def _learn(path: Path, campaign: LearntCampaign) -> None:
     update_records(path, lambda known: known + Records(campaigns=(campaign,)))
 
 
+def test_a_link_to_a_shared_file_stays_one(tmp_path: Path) -> None:
+    shared, mine = tmp_path / "shared" / "lessons.json", tmp_path / "mine.json"
+    _learn(shared, CAMPAIGNS[0])
+    mine.symlink_to(shared)
+    _learn(mine, CAMPAIGNS[1])
+    assert mine.is_symlink()
+    assert read_records(shared)[0] == Records(campaigns=CAMPAIGNS[:2])
+
+
 def test_processes_that_learn_at_once_lose_nothing(tmp_path: Path) -> None:
     path, fork = tmp_path / "deep" / "lessons.json", multiprocessing.get_context("fork")
     writers = [fork.Process(target=_learn, args=(path, campaign)) for campaign in CAMPAIGNS]

@@ -104,6 +104,7 @@ def test_a_wait_beyond_the_deadline_is_not_waited_for():
 def test_a_service_that_stays_busy_is_given_up():
     error, api, _ = say(Fail(529))
     assert isinstance(error, EnvironmentFault)
+    assert f"in {MAX_ATTEMPTS} attempts" in str(error)
     assert len(api.seen) == MAX_ATTEMPTS
 
 
@@ -111,14 +112,14 @@ BROKEN = {
     "cut within a block": (replace(GOOD, cut="mid-block"), "cut off"),
     "cut after a block": (replace(GOOD, cut="after-block"), "cut off"),
     "cut before the end": (replace(GOOD, cut="before-stop"), "cut off"),
-    "reset while it answers": (replace(GOOD, cut="after-block", ends_in="reset"), "connection failed"),
+    "reset while it answers": (replace(GOOD, cut="after-block", ends_in="reset"), "the connection to 127.0.0.1 failed"),
     "an error while it answers": (replace(GOOD, cut="after-block", ends_in="error"), "as scripted"),
-    "reset at once": (Reset(), "connection failed"),
+    "reset at once": (Reset(), "the connection to 127.0.0.1 failed"),
     "no JSON": (Raw("event: message_start\ndata: {nonsense\n\n"), "not in its format"),
     "no message": (Raw("{}", "application/json"), "cut off"),
     "a list": (Raw("event: message_start\ndata: []\n\n"), "not in its format"),
     "deep JSON": (Raw(f"event: message_start\ndata: {'[' * 100_000}\n\n"), "not in its format"),
-    "a page of a proxy": (Raw("<html>busy</html>", "text/html"), "cut off"),
+    "a page of a proxy": (Raw("<html>busy</html>", "text/html"), "127.0.0.1 answers with a web page"),
     "bytes": (Raw("\x00\x01" * 50), "cut off"),
     "a call that is no JSON": (Say([call("read", '{"file": oops}')]), "not JSON"),
     "a call cut short": (Say([call("read", '{"file": "a')]), "not JSON"),
@@ -152,10 +153,18 @@ def test_a_service_that_is_silent_or_slow_is_given_up_at_the_deadline(outcome):
     assert time.monotonic() - begun < 20, "the server itself would never end"
 
 
+@pytest.mark.parametrize("address", ["nonsense", "ftp://files.example", "http://a:b:99x/", "http://"])
+def test_an_address_that_is_none_is_refused_before_anything_is_sent(monkeypatch, address):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "test")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
+    with pytest.raises(UserError, match="ANTHROPIC_BASE_URL is no address"):
+        Service()
+
+
 def test_nobody_listens():
     with service(GOOD) as (sender, _, _):
         pass
-    with pytest.raises(EnvironmentFault, match="the connection failed"):
+    with pytest.raises(EnvironmentFault, match=r"in 6 attempts: the connection to 127\.0\.0\.1 failed"):
         ClaudeChat(sender).say(FIRST)
 
 

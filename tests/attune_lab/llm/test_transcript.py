@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -104,12 +106,21 @@ def test_a_line_cut_by_a_kill_is_asked_again(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
 @pytest.mark.parametrize("line", ["{}", "[]", "nonsense", '{"llm": "m", "request": {"role": "r"}}', '{"llm": 3}'])
-def test_a_foreign_file_is_refused(tmp_path, line):
+def test_a_foreign_file_is_refused_and_left_as_it_is(tmp_path, line, end):
     path = tmp_path / "talk.jsonl"
-    path.write_text(line + "\n")
+    path.write_text(line + end)
     with pytest.raises(UserError, match=r"talk.jsonl, line 1: no line of a transcript"):
         Transcript(path)
+    assert path.read_text() == line + end
+
+
+def test_what_is_no_regular_file_is_refused_unopened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(UserError, match="no regular file"):
+            Transcript(path)
 
 
 def test_an_edited_reply_is_not_believed(tmp_path):

@@ -56,6 +56,7 @@ def test_evidence_of_other_models_is_welcome_and_named(evidence: Path, tmp_path:
     job = next(iter(campaign_jobs(spec, tmp_path / "out")))
     assert dict(job.request().options)["lessons"] == pinned
     assert job.identity["options"]["lessons"]["sha256"] == pinned["sha256"]
+    assert tune_recipe(job.request())["options"]["lessons"] == pinned
 
 
 RENAMED = RECIPE.read_text()
