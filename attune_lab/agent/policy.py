@@ -115,6 +115,7 @@ class CatalogPolicy:
         self._catalog, self._appraiser, self._jump_finder = catalog, appraiser, jump_finder
         self._space, self._rules = space, rules
         self._ranked: Points | None = None
+        self._known: dict[tuple[str, str], list[Edits]] = {}
 
     def rank(self, situation: Situation) -> list[Candidate]:
         """See `Policy.rank`. The first move is a lesson's: the whole space is looked at once that has been seen."""
@@ -143,14 +144,27 @@ class CatalogPolicy:
         moves: list[tuple[Edits, str, Lesson]] = []
         sweep: list[tuple[Edits, str, Lesson]] = []
         for lesson, why in self._relevant(situation):
-            for move in lesson.moves:
-                if "neighbour" in move:
-                    around = neighbours(self._space, best)
-                    sweep += [(edits, "measured, whatever the model expects", lesson) for edits in around]
-                elif "layout" not in move and (edits := resolve(move, best, self._space)):
-                    moves.append((edits, why, lesson))
+            if any("neighbour" in move for move in lesson.moves):
+                sweep += [
+                    (edits, "measured, whatever the model expects", lesson) for edits in self._edits(lesson, best)
+                ]
+            else:
+                moves += [(edits, why, lesson) for edits in self._edits(lesson, best)]
         moves += sweep  # a recipe that a lesson proposes too is the lesson's
         return self._appraiser.candidates(best, moves)
+
+    def _edits(self, lesson: Lesson, recipe: Recipe) -> list[Edits]:
+        """What the moves of a lesson change in a recipe, found once; those to other layouts of the space left out."""
+        key = (lesson.id, recipe.digest)
+        if key not in self._known:
+            found: list[Edits] = []
+            for move in lesson.moves:
+                if "neighbour" in move:
+                    found += neighbours(self._space, recipe)
+                elif "layout" not in move and (edits := resolve(move, recipe, self._space)):
+                    found.append(edits)
+            self._known[key] = found
+        return self._known[key]
 
     def _together(self, singles: Sequence[Candidate], situation: Situation) -> list[Candidate]:
         """The settings that are expected to gain too little to be told from noise one by one, in one recipe; what was
