@@ -116,6 +116,7 @@ def conduct(
     space = search_space(bench.baseline, bench.cluster, tuple(spec.approvals))
     gate = (CampaignGate if spec.gate else OpenGate)(bench.cluster, approvals=tuple(spec.approvals))
     desk = _desk(bench, gate, out)
+    _render(bench, bench.baseline)  # a file that cannot say even this is refused before anything is spent
     _try_tuner(factory, _trial_task(spec, bench, space, desk))
     result = run_campaign(
         spec,
@@ -127,6 +128,7 @@ def conduct(
         gate=gate,
         observer=observer,
         ship=lambda recipe: _ship(bench, recipe, out),
+        render=None if bench.file.folder is None else desk.render,  # files of ours can say everything
         desk=desk,
         origin=origin,
     )

@@ -54,6 +54,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
     gate: Gate,
     observer: Observer | None = None,
     ship: Callable[[Recipe], Path] | None = None,
+    render: Callable[[Recipe], object] | None = None,
     desk: Desk | None = None,
     origin: Mapping[str, Any] | None = None,
     url: str | None = None,
@@ -66,6 +67,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
         cluster, tuner_factory, space, cost_model, gate: the parts it is made of.
         observer: told what happens, for display.
         ship: writes the shipped recipe and returns where; called again when a kill left that open.
+        render: raises UserError for a recipe that the user's file cannot say; as it could not be shipped, it is not run.
         desk: for tuners that work on the user's own file.
         origin: what else the campaign comes from, JSON-ready; stored before its first run (`attune_lab.origin`).
         url: database to use instead of a file in ``out``.
@@ -84,7 +86,9 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
             store.add_event(ORIGIN, dict(origin))
         if text is None:
             runner = Runner(BoundsKept(cluster, store), store, Budget(0), observer, spec.rules.retries)
-            text = _Campaign(spec, runner, space, cost_model, gate, desk).go(tuner_factory, ship).model_dump_json()
+            text = (
+                _Campaign(spec, runner, space, cost_model, gate, render, desk).go(tuner_factory, ship).model_dump_json()
+            )
             store.finish_campaign(text)
     with understood(f"the result stored in {out}"):
         result = CampaignResult.model_validate_json(text)
@@ -100,10 +104,11 @@ class _Campaign:
         space: SearchSpace,
         cost_model: CostModel,
         gate: Gate,
+        render: Callable[[Recipe], object] | None,
         desk: Desk | None,
     ) -> None:
         self.spec, self.runner, self.space, self.cost_model = spec, runner, space, cost_model
-        self.gate, self.desk = gate, desk
+        self.gate, self.render, self.desk = gate, render, desk
 
     def go(self, factory: Callable[[TuningTask], Tuner], ship: Callable[[Recipe], Path] | None) -> CampaignResult:
         """Walk through the phases; what is stored already costs nothing."""
@@ -122,6 +127,7 @@ class _Campaign:
                 gate=self.gate,
                 runner=runner,
                 rules=spec.rules,
+                render=self.render,
             )
             runner.budget.release(held)
         runner.observer.phase("finalists")

@@ -99,9 +99,10 @@ def search(
     gate: Gate,
     runner: Runner,
     rules: AnswerRules,
+    render: Callable[[Recipe], object] | None = None,
 ) -> Search:
-    """The search of one tuner, made to its end or read back from the store."""
-    loop = _Loop(baseline, space, gate, runner, rules)
+    """The search of one tuner, made to its end or read back from the store; ``render`` as of `run_campaign`."""
+    loop = _Loop(baseline, space, gate, runner, rules, render)
     end = _stored_end(runner.store)
     if end is None:
         end = loop.go(task, factory)
@@ -119,8 +120,17 @@ def end_search(store: Store, reason: str) -> None:
 
 
 class _Loop:
-    def __init__(self, baseline: Baseline, space: SearchSpace, gate: Gate, runner: Runner, rules: AnswerRules) -> None:
+    def __init__(
+        self,
+        baseline: Baseline,
+        space: SearchSpace,
+        gate: Gate,
+        runner: Runner,
+        rules: AnswerRules,
+        render: Callable[[Recipe], object] | None,
+    ) -> None:
         self.baseline, self.space, self.gate, self.runner, self.rules = baseline, space, gate, runner, rules
+        self.render = render
         self.trials: list[Trial] = []
         self._known = {baseline.recipe.digest: baseline.runs[0]}
 
@@ -204,12 +214,21 @@ class _Loop:
         return self.runner.cluster.spec.n_gpus * self.baseline.runs[0].startup_s / 3600
 
     def _problems(self, recipe: Recipe) -> list[str]:
-        """Why a recipe is not worth a run: it cannot start, or the gate would reject its settings alone."""
+        """Why a recipe is not worth a run: it cannot start, the gate would reject its settings alone, or the user's
+        file cannot say it.
+        """
         problems = [str(problem) for problem in self.space.problems(recipe)]
         if problems:
             return problems
         verdict = self.gate.configuration(self.baseline.recipe, recipe)
-        return [f"the gate would reject it: {reason}" for reason in verdict.reasons if verdict.verdict == "reject"]
+        if verdict.verdict == "reject":
+            return [f"the gate would reject it: {reason}" for reason in verdict.reasons]
+        try:
+            if self.render is not None:
+                self.render(recipe)
+        except UserError as error:
+            return [f"it could not be shipped: {error}"]
+        return []
 
 
 def _stored_end(store: Store) -> dict[str, Any] | None:

@@ -244,6 +244,23 @@ def test_a_budget_refused_leaves_the_folder_free_for_a_larger_one(attune, tmp_pa
     assert attune(*words, "--budget", "40x").code == 0
 
 
+def test_what_an_included_file_says_is_never_tried_as_it_could_not_be_shipped(attune, tmp_path):
+    """Settings of included files cannot be edited; the campaign must find out before it spends, not when it ships."""
+    *settings, launch = Path(__file__).with_name("tiny.sh").read_text().splitlines()
+    (tmp_path / "settings.env").write_text("\n".join(settings[1:]))
+    recipe = tmp_path / "job.sh"
+    recipe.write_text(f"#!/bin/bash\nsource ./settings.env\n{launch}\n")
+    done = attune(
+        "tune", recipe, "--cluster", "8xH200-SXM5-141GB", "--budget", "16x", "--out", tmp_path / "o", "--json"
+    )
+    assert done.code == 0
+    tried = [run for run in done.json["runs"] if run["purpose"] == "search"]
+    assert any("could not be shipped" in run["message"] and run["gpu_hours"] == 0 for run in tried)
+    ran = [run for run in tried if run["status"] == "ok"]
+    assert all(key.startswith("env.") for run in ran for key in run["changed"])
+    assert attune("replay", tmp_path / "o").code == 0
+
+
 def test_one_bad_row_spoils_no_other_prediction(attune, tmp_path):
     points, out = tmp_path / "points.csv", tmp_path / "out.csv"
     row = "llama-3-70b,H100-SXM5-80GB,64,8192,8,{},{}"
