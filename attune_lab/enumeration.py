@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attune_lab.contracts import Estimate
 from attune_lab.cost_model import SimulatedCostModel
@@ -67,8 +68,8 @@ def best_recipes(
 
     The simulator prices the whole space; what it finds is written as recipes, checked against every rule of the stack
     and priced again as written, with the layers split as the recipe splits them. ``posterior`` has the constants.
-    To fit is to fill no more than ``memory_limit`` of the accelerator's memory. Of one layout at most ``variants``
-    combinations of levers are among the fastest.
+    To fit is to fill no more than ``memory_limit`` of the accelerator's memory. Of one layout and level of
+    recomputation at most ``variants`` combinations of levers are among the fastest.
 
     Raises:
         UserError: the baseline lacks a needed flag or uses a format that is not simulated.
@@ -78,13 +79,17 @@ def best_recipes(
     choices = itertools.product(*(search.parameters[key].choices for key in keys))
     levers = [dict(zip(keys, values, strict=True)) for values in choices]
     space = _space(search, cluster, levers)
+    levels = list(dict.fromkeys(edits.get("recompute") for edits in levers))
+    memory = np.array([levels.index(edits.get("recompute")) for edits in levers])
     room = memory_limit * cluster.accelerator.memory_bytes
     cost_model = SimulatedCostModel(cluster, posterior)
     result = enumerate_layouts(space, posterior.physics(), count=_SPARE * count, memory_limit=memory_limit)
 
     def found(layouts: Layouts) -> list[Found]:
         """Those of ``layouts`` that hold as recipes, fastest first."""
-        sizes, chosen = _at_most(variants, *np.divmod(layouts.index, len(levers)))
+        sizes, chosen = np.divmod(layouts.index, len(levers))
+        kept = _at_most(variants, sizes * len(levels) + memory[chosen])
+        sizes, chosen = sizes[kept], chosen[kept]
         values = [
             {key: int(space.sizes[key][size]) for key in LAYOUT if key in search.parameters} | levers[lever]
             for size, lever in zip(sizes, chosen, strict=True)
@@ -101,14 +106,13 @@ def best_recipes(
     return BestRecipes(found(result.best)[:count], found(result.front), result.legal, result.fitting)
 
 
-def _at_most(each: int | None, sizes: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """Places of sizes and of levers, the first ``each`` of equal sizes."""
-    order = np.argsort(sizes, kind="stable")
-    _, first, counts = np.unique(sizes[order], return_index=True, return_counts=True)
-    number = np.empty(sizes.size, dtype=np.int64)
-    number[order] = np.arange(sizes.size) - np.repeat(first, counts)
-    kept = number < (sizes.size if each is None else each)
-    return sizes[kept], chosen[kept]
+def _at_most(each: int | None, kinds: Ints) -> NDArray[np.bool_]:
+    """Which places are among the first ``each`` of their kind."""
+    order = np.argsort(kinds, kind="stable")
+    _, first, counts = np.unique(kinds[order], return_index=True, return_counts=True)
+    number = np.empty(kinds.size, dtype=np.int64)
+    number[order] = np.arange(kinds.size) - np.repeat(first, counts)
+    return np.asarray(number < (kinds.size if each is None else each))
 
 
 def _space(search: SearchSpace, cluster: ClusterSpec, levers: list[dict[str, Value]]) -> Space:
