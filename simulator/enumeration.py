@@ -225,8 +225,10 @@ def cheapest_layouts(
         if best.index.size == count and best.gpu_s_per_token[-1] < bounds[order[part.start]]:
             break
         points = np.sort(index[order[part]])
-        layouts = Layouts(points, _figures(space.jobs(points), physics))
-        best = _cheapest(_by_place(best.joined(layouts.take(layouts.peak_bytes <= room))), count)
+        fits = _peak(space.jobs(points), physics) <= room
+        if fits.any():
+            layouts = Layouts(points[fits], _figures(space.jobs(points[fits]), physics))
+            best = _cheapest(_by_place(best.joined(layouts)), count)
     return best
 
 
@@ -245,8 +247,12 @@ def _by_place(layouts: Layouts) -> Layouts:
 
 def _figures(jobs: Jobs, physics: Physics) -> Floats:
     step = step_seconds(jobs, physics)
-    peak = peak_memory(jobs, physics.memory).peak_reserved_bytes.max(axis=1)
-    return np.stack((step, peak, step * jobs.cluster.n_gpus / (jobs.gbs * jobs.seq_len)), axis=1)
+    return np.stack((step, _peak(jobs, physics), step * jobs.cluster.n_gpus / (jobs.gbs * jobs.seq_len)), axis=1)
+
+
+def _peak(jobs: Jobs, physics: Physics) -> Floats:
+    """Bytes of the fullest rank, shape (B,)."""
+    return peak_memory(jobs, physics.memory).peak_reserved_bytes.max(axis=1)
 
 
 def _bettered(layouts: Layouts, front: Layouts) -> NDArray[np.bool_]:
