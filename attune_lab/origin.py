@@ -16,8 +16,6 @@ from attune_lab.workbench import tuner_entry_points, wrapper_entry_points
 if TYPE_CHECKING:
     from attune_lab.recipe.files import RecipeFile
 
-_MAX_BYTES = 100_000_000
-
 
 def origin_of(file: RecipeFile, tuner: str) -> dict[str, Any]:
     """The recipe file with what it includes, the versions at work, and the folder that paths in options start from."""
@@ -48,9 +46,11 @@ def options_again(origin: Mapping[str, Any], options: Mapping[str, Any]) -> dict
     lessons = options.get("lessons")
     if not isinstance(lessons, Mapping):
         return dict(options)
+    from attune_lab.lessons.records import LARGEST_FILE
+
     path = Path(origin["folder"], str(lessons["file"]))
     try:
-        now = hashlib.sha256(read_bytes(path, "file of evidence", _MAX_BYTES)).hexdigest()
+        now = hashlib.sha256(read_bytes(path, "file of evidence", LARGEST_FILE)).hexdigest()
     except UserError as error:
         raise UserError(f"option lessons: {error}, the one that the campaign was made with") from None
     if now != lessons["sha256"]:

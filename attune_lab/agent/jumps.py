@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attune_lab.agent.prices import Draft, Edits, Prices
 from attune_lab.contracts import CostModel
-from attune_lab.enumeration import LEVERS, best_recipes
+from attune_lab.enumeration import LEVERS, fastest_recipes
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.remembered import remembered
@@ -98,7 +98,7 @@ def ranked_layouts(
 @remembered(last=8)
 def _ranking(styled: Recipe, cluster: ClusterSpec) -> Sequence[Edits]:
     """The values of the best recipes around ``styled``, fastest first. It takes seconds."""
-    found = best_recipes(styled, cluster, RANKED, memory_limit=OVERFULL, variants=VARIANTS).best
+    found = fastest_recipes(styled, cluster, RANKED, memory_limit=OVERFULL, variants=VARIANTS)
     return tuple(one.values for one in found)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign.rules import USUAL, AnswerRules
+from attune_lab.foreign import one_line
 
 if TYPE_CHECKING:
     from attune_lab.campaign.budget import BudgetRequest
@@ -92,8 +93,20 @@ def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str
         before, now = stored.get(key), asked.get(key)
         if before == now:
             continue
-        if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
+        if key == "options" and isinstance(before, Mapping) and isinstance(now, Mapping):
+            changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+            found += [
+                f"option {name} {_shown(before.get(name))} there, {_shown(now.get(name))} asked for" for name in changed
+            ]
+        elif isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
             found.append(f"different {key.replace('_', ' ')}")
         else:
             found.append(f"{key} {before} there, {now} asked for")
     return found
+
+
+def _shown(option: Any) -> str:
+    """The value of an option; of a file of evidence its name, what it held, and its digest."""
+    if isinstance(option, Mapping) and "sha256" in option:
+        return f"{option.get('file')} ({option.get('campaigns')} campaigns, {str(option['sha256'])[:8]})"
+    return "none" if option is None else one_line(json.dumps(option), 80)

@@ -61,7 +61,7 @@ def learn(
 
     found = list(dict.fromkeys(campaign for folder in folders for campaign in find_campaigns(folder)))
     learning = learn_from(found)
-    if not learning.records.campaigns:
+    if learning.left_out and not learning.records.campaigns:
         raise UserError("; ".join(said for _, said in learning.left_out))
     known: set[str] = set()
 

@@ -25,6 +25,7 @@ DEFAULT_FILE = Path("campaigns") / "lessons.json"
 """Beside the campaigns that `attune tune` keeps in the current folder."""
 
 LARGEST_FILE = 200_000_000
+"""Bytes that a file is read up to."""
 
 _PATIENCE_S = 60.0
 """How long to wait for another process that writes the same file; it needs a second or two."""
@@ -234,6 +235,8 @@ def read_records(path: Path) -> tuple[Records, str]:
         return Records.model_validate_json(data), hashlib.sha256(data).hexdigest()
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
+        if first["loc"] == ("version",):
+            raise UserError(f"{path} was written by another version of attune; use that one, or learn anew") from error
         where = ".".join(str(step)[:40] for step in first["loc"]) or "top level"
         raise UserError(
             f"{path}: {where}: {first['msg']}; give a file that attune lessons learn wrote, or write it anew"
@@ -247,7 +250,7 @@ def update_records(path: Path, change: Callable[[Records], Records]) -> Records:
     that learn at once lose nothing.
 
     Raises:
-        UserError: see `read_records`.
+        UserError: see `read_records`; or it would grow beyond `LARGEST_FILE`.
         EnvironmentFault: it cannot be written, or another process holds it.
     """
     path = Path(os.path.realpath(path))  # a link to a shared file stays one, and all who share it share the lock
@@ -257,7 +260,10 @@ def update_records(path: Path, change: Callable[[Records], Records]) -> Records:
             before = read_records(path)[0] if path.exists() else Records()
             after = change(before)
             if after != before or not path.exists():
-                write_file(path, after.model_dump_json(indent=1).encode())
+                data = after.model_dump_json(indent=1).encode()
+                if len(data) > LARGEST_FILE:
+                    raise UserError(f"{path} would be larger than is ever read again; learn into another file")
+                write_file(path, data)
     except Timeout as error:
         raise EnvironmentFault(f"another process has been writing {path} for a minute; end it, or wait") from error
     return after

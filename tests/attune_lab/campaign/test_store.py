@@ -114,7 +114,11 @@ def test_a_campaign_of_another_version_is_refused(tmp_path: Path) -> None:
         ({"budget": parse_budget("50x")}, "budget 40x there, 50x asked for"),
         ({"baseline": BASELINE.with_settings({"tp": 8})}, "different baseline"),
         ({"baseline": BASELINE.with_environment({"NCCL_NVLS_ENABLE": "0"})}, "different baseline"),
-        ({"options": {"policy": "claude"}}, "different options"),
+        ({"options": {"policy": "claude"}}, 'option policy none there, "claude" asked for'),
+        (
+            {"options": {"lessons": {"file": "l.json", "sha256": "ab" * 32, "campaigns": 3}}},
+            "option lessons none there, l.json (3 campaigns, abababab) asked for",
+        ),
         ({"tuner": "random", "seed": 3}, "seed 0 there, 3 asked for; tuner scripted there, random asked for"),
     ],
 )

@@ -89,7 +89,7 @@ def test_from_a_campaign_to_the_next(attune) -> None:
     attune("lessons", "learn", "second")
     grown = attune(*tune[:-1], "--seed", "101", "--lessons", FILE, "--out", "second")
     assert grown.code == 2
-    assert "different options" in grown.stderr
+    assert "option lessons campaigns/lessons.json (1 campaigns, " in grown.stderr
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,11 @@ def test_a_terminal_of_80_columns_is_enough_and_obeys_nothing(attune, file, monk
 
 def test_markup_in_a_file_is_text(attune, file) -> None:
     assert "[bold]x[/bold]" in " ".join(attune("lessons", "show").stdout.split())
+
+
+def test_an_empty_file_teaches_nothing_and_says_so(attune) -> None:
+    Path("none.json").write_text(Records().model_dump_json())
+    assert attune("lessons", "learn", "none.json", "--json").json["campaigns"] == 0
 
 
 def test_contradictions_are_shown_with_both_sides(attune, file) -> None:

@@ -116,6 +116,23 @@ def _learn(path: Path, campaign: LearntCampaign) -> None:
     update_records(path, lambda known: known + Records(campaigns=(campaign,)))
 
 
+def test_a_file_never_grows_beyond_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.json"
+    _learn(path, CAMPAIGNS[0])
+    before = path.read_bytes()
+    monkeypatch.setattr("attune_lab.lessons.records.LARGEST_FILE", len(before))
+    with pytest.raises(UserError, match="learn into another file"):
+        _learn(path, CAMPAIGNS[1])
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_another_version_is_named_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(Records().model_dump_json().replace('"version":1', '"version":2'))
+    with pytest.raises(UserError, match="another version of attune"):
+        read_records(path)
+
+
 def test_a_link_to_a_shared_file_stays_one(tmp_path: Path) -> None:
     shared, mine = tmp_path / "shared" / "lessons.json", tmp_path / "mine.json"
     _learn(shared, CAMPAIGNS[0])
