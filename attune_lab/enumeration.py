@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attune_lab.contracts import Estimate
 from attune_lab.cost_model import SimulatedCostModel
@@ -17,12 +18,13 @@ from attune_lab.recipe.jobs import job_columns
 from attune_lab.recipe.recipe import Recipe, Value
 from attune_lab.recipe.shape import shape_of
 from attune_lab.space import SearchSpace
-from simulator.enumeration import Layouts, Space, enumerate_layouts
+from simulator.enumeration import Layouts, Space, cheapest_layouts, enumerate_layouts
 from simulator.hardware import ClusterSpec
 from simulator.job import Ints
 from simulator.posterior import POSTERIOR, Posterior
 
-LEVERS = ("recompute", "dispatcher", "ep_overlap", "tp_comm_overlap")
+RECOMPUTE = "recompute"
+LEVERS = (RECOMPUTE, "dispatcher", "ep_overlap", "tp_comm_overlap")
 """Parameters tried with every layout; all others stay as the recipe has them."""
 
 _SPARE = 10
@@ -55,6 +57,24 @@ class BestRecipes:
 
 
 def best_recipes(
+    baseline: Recipe, cluster: ClusterSpec, count: int, posterior: Posterior = POSTERIOR, *, memory_limit: float = 1.0
+) -> BestRecipes:
+    """The ``count`` fastest recipes around a baseline that fit in memory, by the cost model, and the Pareto front.
+
+    The simulator prices the whole space; what it finds is written as recipes, checked against every rule of the stack
+    and priced again as written, with the layers split as the recipe splits them. ``posterior`` has the constants.
+    To fit is to fill no more than ``memory_limit`` of the accelerator's memory.
+
+    Raises:
+        UserError: the baseline lacks a needed flag or uses a format that is not simulated.
+    """
+    written = _Written(baseline, cluster, posterior, memory_limit)
+    result = enumerate_layouts(written.space, posterior.physics(), count=_SPARE * count, memory_limit=memory_limit)
+    best, front = written.recipes(result.best), written.recipes(result.front)
+    return BestRecipes(best[:count], front, result.legal, result.fitting)
+
+
+def fastest_recipes(
     baseline: Recipe,
     cluster: ClusterSpec,
     count: int,
@@ -62,53 +82,73 @@ def best_recipes(
     *,
     memory_limit: float = 1.0,
     variants: int | None = None,
-) -> BestRecipes:
-    """The ``count`` fastest recipes around a baseline that fit in memory, by the cost model, and the Pareto front.
+) -> list[Found]:
+    """``best`` of `best_recipes` alone, several times sooner: what cannot be among the fastest is not priced.
 
-    The simulator prices the whole space; what it finds is written as recipes, checked against every rule of the stack
-    and priced again as written, with the layers split as the recipe splits them. ``posterior`` has the constants.
-    To fit is to fill no more than ``memory_limit`` of the accelerator's memory. Of one layout at most ``variants``
-    combinations of levers are among the fastest.
+    Args:
+        baseline, cluster, count, posterior, memory_limit: see `best_recipes`.
+        variants: of one layout and level of recomputation at most so many combinations of the other levers are looked
+            at; None for all.
 
     Raises:
-        UserError: the baseline lacks a needed flag or uses a format that is not simulated.
+        UserError: see `best_recipes`.
     """
-    search = SearchSpace(baseline, cluster)
-    keys = [key for key in LEVERS if key in search.parameters]
-    choices = itertools.product(*(search.parameters[key].choices for key in keys))
-    levers = [dict(zip(keys, values, strict=True)) for values in choices]
-    space = _space(search, cluster, levers)
-    room = memory_limit * cluster.accelerator.memory_bytes
-    cost_model = SimulatedCostModel(cluster, posterior)
-    result = enumerate_layouts(space, posterior.physics(), count=_SPARE * count, memory_limit=memory_limit)
+    written = _Written(baseline, cluster, posterior, memory_limit)
+    found = cheapest_layouts(
+        written.space,
+        written.no_dearer,
+        posterior.physics(),
+        count=_SPARE * count,
+        memory_limit=memory_limit,
+    )
+    return written.recipes(found, variants)[:count]
 
-    def found(layouts: Layouts) -> list[Found]:
+
+class _Written:
+    """Layouts of a recipe's search space, written as recipes.
+
+    Attributes:
+        space: the space as the simulator's, `LEVERS` with every layout.
+        no_dearer: for each combination of levers the same without recomputation, which only ever costs time.
+    """
+
+    def __init__(self, baseline: Recipe, cluster: ClusterSpec, posterior: Posterior, memory_limit: float) -> None:
+        self._search = SearchSpace(baseline, cluster)
+        keys = [key for key in LEVERS if key in self._search.parameters]
+        choices = [self._search.parameters[key].choices for key in keys]
+        self._levers = [dict(zip(keys, values, strict=True)) for values in itertools.product(*choices)]
+        assert keys[0] == RECOMPUTE
+        self._of_a_level = len(self._levers) // len(choices[0])
+        self.no_dearer = np.arange(len(self._levers)) % self._of_a_level
+        self.space = _space(self._search, cluster, self._levers)
+        self._room = memory_limit * cluster.accelerator.memory_bytes
+        self._cost_model = SimulatedCostModel(cluster, posterior)
+
+    def recipes(self, layouts: Layouts, variants: int | None = None) -> list[Found]:
         """Those of ``layouts`` that hold as recipes, fastest first."""
-        sizes, chosen = _at_most(variants, *np.divmod(layouts.index, len(levers)))
+        kept = layouts.index[_at_most(variants, layouts.index // self._of_a_level)]
+        sizes, chosen = np.divmod(kept, len(self._levers))
+        keys = [key for key in LAYOUT if key in self._search.parameters]
         values = [
-            {key: int(space.sizes[key][size]) for key in LAYOUT if key in search.parameters} | levers[lever]
+            {key: int(self.space.sizes[key][size]) for key in keys} | self._levers[lever]
             for size, lever in zip(sizes, chosen, strict=True)
         ]
-        recipes = [search.apply(baseline, edits) for edits in values]
-        estimates = cost_model.estimate(recipes)
+        recipes = [self._search.apply(self._search.baseline, edits) for edits in values]
         legal = [
             Found(*one)
-            for one in zip(values, recipes, estimates, strict=True)
-            if one[2].peak_memory_bytes <= room and not search.problems(one[1])
+            for one in zip(values, recipes, self._cost_model.estimate(recipes), strict=True)
+            if one[2].peak_memory_bytes <= self._room and not self._search.problems(one[1])
         ]
         return sorted(legal, key=lambda one: one.estimate.step_time_s)
 
-    return BestRecipes(found(result.best)[:count], found(result.front), result.legal, result.fitting)
 
-
-def _at_most(each: int | None, sizes: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """Places of sizes and of levers, the first ``each`` of equal sizes."""
-    order = np.argsort(sizes, kind="stable")
-    _, first, counts = np.unique(sizes[order], return_index=True, return_counts=True)
-    number = np.empty(sizes.size, dtype=np.int64)
-    number[order] = np.arange(sizes.size) - np.repeat(first, counts)
-    kept = number < (sizes.size if each is None else each)
-    return sizes[kept], chosen[kept]
+def _at_most(each: int | None, kinds: Ints) -> NDArray[np.bool_]:
+    """Which places are among the first ``each`` of their kind."""
+    order = np.argsort(kinds, kind="stable")
+    _, first, counts = np.unique(kinds[order], return_index=True, return_counts=True)
+    number = np.empty(kinds.size, dtype=np.int64)
+    number[order] = np.arange(kinds.size) - np.repeat(first, counts)
+    return np.asarray(number < (kinds.size if each is None else each))
 
 
 def _space(search: SearchSpace, cluster: ClusterSpec, levers: list[dict[str, Value]]) -> Space:

@@ -59,14 +59,17 @@ class Space:
 
     def batches(self, length: int = CHUNK) -> Iterator[tuple[Ints, Jobs]]:
         """Points and jobs of the legal layouts, of up to ``length`` points at a time."""
+        for index in self.legal_points(length):
+            yield index, self.jobs(index)
+
+    def legal_points(self, length: int = CHUNK) -> Iterator[Ints]:
+        """The legal layouts, found among ``length`` points at a time."""
         usual = {name: np.asarray(value) for name, value in DEFAULTS.items()}
         for chunk in chunks(self.size, length):
             index = np.arange(chunk.start, min(chunk.stop, self.size))
-            columns = self._columns(index)
-            runs = legal({**usual, **columns}, self.model, self.cluster.n_gpus, about=self.levers)
+            runs = legal({**usual, **self._columns(index)}, self.model, self.cluster.n_gpus, about=self.levers)
             if runs.any():
-                kept = {name: column[runs] for name, column in columns.items()}
-                yield index[runs], make_jobs(self.model, self.cluster, **kept)
+                yield index[runs]
 
     def _columns(self, index: Ints) -> Columns:
         size, lever = np.divmod(index, self._combinations)
@@ -193,10 +196,63 @@ def enumerate_layouts(
     return Enumeration(best, front, priced, fitting)
 
 
+def cheapest_layouts(
+    space: Space,
+    no_dearer: Ints,
+    physics: Physics = DEFAULT_PHYSICS,
+    *,
+    count: int = 20,
+    memory_limit: float = 1.0,
+    chunk: int = CHUNK,
+) -> Layouts:
+    """What `enumerate_layouts` calls ``best``, without pricing layouts that cannot be among them.
+
+    Args:
+        space, physics, count, memory_limit, chunk: see `enumerate_layouts`.
+        no_dearer: for each combination of levers one that takes no longer with any sizes, shape (M,).
+
+    Raises:
+        ValueError: a number format is not supported by the accelerator.
+    """
+    keep_freed_memory()
+    index = np.concatenate([_NONE.index, *space.legal_points(chunk)])
+    size, lever = np.divmod(index, len(no_dearer))
+    bases, at = np.unique(size * len(no_dearer) + no_dearer[lever], return_inverse=True)
+    bounds = _bounds(space, bases, physics, chunk)[at]
+    order = np.argsort(bounds, kind="stable")
+    room, best = memory_limit * space.cluster.accelerator.memory_bytes, _NONE
+    for part in chunks(order.size, chunk):
+        if best.index.size == count and best.gpu_s_per_token[-1] < bounds[order[part.start]]:
+            break
+        points = np.sort(index[order[part]])
+        fits = _peak(space.jobs(points), physics) <= room
+        if fits.any():
+            layouts = Layouts(points[fits], _figures(space.jobs(points[fits]), physics))
+            best = _cheapest(_by_place(best.joined(layouts)), count)
+    return best
+
+
+def _bounds(space: Space, points: Ints, physics: Physics, chunk: int) -> Floats:
+    """GPU-seconds per token of points, less what rounding may add, shape (K,)."""
+    costs = []
+    for part in chunks(points.size, chunk):
+        jobs = space.jobs(points[part])
+        costs.append(step_seconds(jobs, physics) * jobs.cluster.n_gpus / (jobs.gbs * jobs.seq_len))
+    return np.concatenate([np.zeros(0), *costs]) * (1 - 1e-9)
+
+
+def _by_place(layouts: Layouts) -> Layouts:
+    return layouts.take(np.argsort(layouts.index))
+
+
 def _figures(jobs: Jobs, physics: Physics) -> Floats:
     step = step_seconds(jobs, physics)
-    peak = peak_memory(jobs, physics.memory).peak_reserved_bytes.max(axis=1)
-    return np.stack((step, peak, step * jobs.cluster.n_gpus / (jobs.gbs * jobs.seq_len)), axis=1)
+    return np.stack((step, _peak(jobs, physics), step * jobs.cluster.n_gpus / (jobs.gbs * jobs.seq_len)), axis=1)
+
+
+def _peak(jobs: Jobs, physics: Physics) -> Floats:
+    """Bytes of the fullest rank, shape (B,)."""
+    return peak_memory(jobs, physics.memory).peak_reserved_bytes.max(axis=1)
 
 
 def _bettered(layouts: Layouts, front: Layouts) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attune_lab.agent.prices import Draft, Edits, Prices
 from attune_lab.contracts import CostModel
-from attune_lab.enumeration import LEVERS, best_recipes
+from attune_lab.enumeration import LEVERS, fastest_recipes
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.remembered import remembered
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
 
-RANKED = 1000
+RANKED = 1200
 """Recipes taken from the ranking of all layouts, each with every combination of `LEVERS`."""
 
-VARIANTS = 4
-"""So many combinations of levers are taken of each layout: enough to leave one that fails for another."""
+VARIANTS = 2
+"""So many combinations of levers are taken of each layout and level of recomputation: enough to leave one that fails
+or does not fit for another."""
 
 OVERFULL = 1.03
 """Predicted share of the memory that a ranked recipe may fill: some take less than predicted."""
@@ -97,7 +98,7 @@ def ranked_layouts(
 @remembered(last=8)
 def _ranking(styled: Recipe, cluster: ClusterSpec) -> Sequence[Edits]:
     """The values of the best recipes around ``styled``, fastest first. It takes seconds."""
-    found = best_recipes(styled, cluster, RANKED, memory_limit=OVERFULL, variants=VARIANTS).best
+    found = fastest_recipes(styled, cluster, RANKED, memory_limit=OVERFULL, variants=VARIANTS)
     return tuple(one.values for one in found)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attune_lab.cost_model import SimulatedCostModel
-from attune_lab.enumeration import LEVERS, BestRecipes, best_recipes
+from attune_lab.enumeration import LEVERS, BestRecipes, best_recipes, fastest_recipes
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe.recipe import Recipe
 from attune_lab.space import SearchSpace
@@ -34,6 +34,13 @@ def test_the_best_are_legal_fit_and_are_priced_as_written(case) -> None:
     assert found.front[0].estimate.step_time_s == pytest.approx(seconds[0], rel=0.01)
 
 
+@pytest.mark.parametrize("memory_limit", [1.0, 0.3])
+def test_the_fastest_are_the_best_found_sooner(case, memory_limit) -> None:
+    baseline, _ = case
+    whole = best_recipes(baseline, cluster(SMALL), 30, memory_limit=memory_limit).best
+    assert fastest_recipes(baseline, cluster(SMALL), 30, memory_limit=memory_limit) == whole
+
+
 def test_no_drawn_recipe_is_better(case) -> None:
     baseline, found = case
     space, rng = SearchSpace(baseline, cluster(SMALL)), np.random.default_rng(0)
@@ -46,13 +53,13 @@ def test_no_drawn_recipe_is_better(case) -> None:
     assert min(fitting, default=np.inf) >= 0.99 * found.best[0].estimate.step_time_s
 
 
-def test_of_one_layout_no_more_variants_than_asked_for() -> None:
+def test_of_one_layout_and_level_no_more_variants_than_asked_for() -> None:
     """The rest are those that come next: the same as without the layouts' other variants."""
     baseline = moe(pp=1, vpp=None, gbs=32)
-    every, few = (best_recipes(baseline, cluster(SMALL), 400, variants=most).best for most in (None, 2))
+    every, few = (fastest_recipes(baseline, cluster(SMALL), 400, variants=most) for most in (None, 2))
 
     def layout(one):
-        return tuple(one.values.get(key) for key in LAYOUT)
+        return tuple(one.values.get(key) for key in (*LAYOUT, "recompute"))
 
     counts = Counter(map(layout, few))
     assert max(counts.values()) == 2

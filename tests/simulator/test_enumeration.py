@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from simulator.enumeration import SIZES, Space, declare, enumerate_layouts, pareto_front
+from simulator.enumeration import SIZES, Space, cheapest_layouts, declare, enumerate_layouts, pareto_front
 from simulator.hardware import parse_cluster
 from simulator.job import DEFAULTS, Dispatcher, Recompute, make_jobs
 from simulator.legality import legal
@@ -54,6 +54,23 @@ def test_best_and_front_are_those_of_brute_force() -> None:
     assert result.best.gpu_s_per_token == pytest.approx(sorted(cost for *_, cost in layouts)[:7], rel=1e-9)
     front = sorted({one for one in layouts if not any(betters(other, one) for other in layouts)})
     assert result.front.figures == pytest.approx(np.array(front), rel=1e-9)
+
+
+@pytest.mark.parametrize(("count", "chunk"), [(1, 7), (9, 7), (9, 64), (50, 10_000), (1000, 64)])
+@pytest.mark.parametrize("memory_limit", [1.0, 0.7, 0.01])
+def test_the_cheapest_are_the_best_of_the_whole_space(count, chunk, memory_limit) -> None:
+    declared = space()
+    no_dearer = np.arange(6) % 2  # levers are recompute x ep_overlap: the same without recomputation
+    assert declared.levers["recompute"][no_dearer].tolist() == [Recompute.NONE] * 6
+    assert (declared.levers["ep_overlap"][no_dearer] == declared.levers["ep_overlap"]).all()
+    usual = enumerate_layouts(declared, count=count, memory_limit=memory_limit).best
+    found = cheapest_layouts(declared, no_dearer, count=count, memory_limit=memory_limit, chunk=chunk)
+    assert found.index.tolist() == usual.index.tolist()
+    assert found.figures == pytest.approx(usual.figures, rel=1e-12)
+
+
+def test_no_cheapest_where_nothing_is_legal() -> None:
+    assert cheapest_layouts(space(tp=3), np.arange(6) % 2, count=3).index.size == 0
 
 
 def test_the_places_lead_back_to_the_layouts() -> None:
