@@ -67,7 +67,7 @@ def run_campaign(  # noqa: PLR0913 - the parts are injected by name
         cluster, tuner_factory, space, cost_model, gate: the parts it is made of.
         observer: told what happens, for display.
         ship: writes the shipped recipe and returns where; called again when a kill left that open.
-        render: raises UserError for a recipe that the user's file cannot say; as it could not be shipped, it is not run.
+        render: raises UserError for a recipe that the user's file cannot say; that one is not run, as it cannot ship.
         desk: for tuners that work on the user's own file.
         origin: what else the campaign comes from, JSON-ready; stored before its first run (`attune_lab.origin`).
         url: database to use instead of a file in ``out``.
