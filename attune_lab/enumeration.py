@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attune_lab.contracts import Estimate
 from attune_lab.cost_model import SimulatedCostModel
@@ -86,7 +87,8 @@ def fastest_recipes(
 
     Args:
         baseline, cluster, count, posterior, memory_limit: see `best_recipes`.
-        variants: of one layout at most so many combinations of levers are looked at; None for all.
+        variants: of one layout and level of recomputation at most so many combinations of levers are looked at;
+            None for all.
 
     Raises:
         UserError: see `best_recipes`.
@@ -116,14 +118,17 @@ class _Written:
         choices = [self._search.parameters[key].choices for key in keys]
         self._levers = [dict(zip(keys, values, strict=True)) for values in itertools.product(*choices)]
         assert keys[0] == RECOMPUTE
-        self.no_dearer = np.arange(len(self._levers)) % (len(self._levers) // len(choices[0]))
+        self._beside = len(self._levers) // len(choices[0])
+        self.no_dearer = np.arange(len(self._levers)) % self._beside
         self.space = _space(self._search, cluster, self._levers)
         self._room = memory_limit * cluster.accelerator.memory_bytes
         self._cost_model = SimulatedCostModel(cluster, posterior)
 
     def recipes(self, layouts: Layouts, variants: int | None = None) -> list[Found]:
         """Those of ``layouts`` that hold as recipes, fastest first."""
-        sizes, chosen = _at_most(variants, *np.divmod(layouts.index, len(self._levers)))
+        # A combination's place names its layout, then its recomputation, then the other levers.
+        kept = _at_most(variants, layouts.index // self._beside)
+        sizes, chosen = np.divmod(layouts.index[kept], len(self._levers))
         keys = [key for key in LAYOUT if key in self._search.parameters]
         values = [
             {key: int(self.space.sizes[key][size]) for key in keys} | self._levers[lever]
@@ -138,14 +143,13 @@ class _Written:
         return sorted(legal, key=lambda one: one.estimate.step_time_s)
 
 
-def _at_most(each: int | None, sizes: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """Places of sizes and of levers, the first ``each`` of equal sizes."""
-    order = np.argsort(sizes, kind="stable")
-    _, first, counts = np.unique(sizes[order], return_index=True, return_counts=True)
-    number = np.empty(sizes.size, dtype=np.int64)
-    number[order] = np.arange(sizes.size) - np.repeat(first, counts)
-    kept = number < (sizes.size if each is None else each)
-    return sizes[kept], chosen[kept]
+def _at_most(each: int | None, kinds: Ints) -> NDArray[np.bool_]:
+    """Which places are among the first ``each`` of their kind."""
+    order = np.argsort(kinds, kind="stable")
+    _, first, counts = np.unique(kinds[order], return_index=True, return_counts=True)
+    number = np.empty(kinds.size, dtype=np.int64)
+    number[order] = np.arange(kinds.size) - np.repeat(first, counts)
+    return np.asarray(number < (kinds.size if each is None else each))
 
 
 def _space(search: SearchSpace, cluster: ClusterSpec, levers: list[dict[str, Value]]) -> Space:

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from attune_lab.space import SearchSpace
     from simulator.hardware import ClusterSpec
 
-RANKED = 1000
+RANKED = 1200
 """Recipes taken from the ranking of all layouts, each with every combination of `LEVERS`."""
 
-VARIANTS = 4
-"""So many combinations of levers are taken of each layout: enough to leave one that fails for another."""
+VARIANTS = 2
+"""So many combinations of levers are taken of each layout and level of recomputation: enough to leave one that fails
+or does not fit for another."""
 
 OVERFULL = 1.03
 """Predicted share of the memory that a ranked recipe may fill: some take less than predicted."""

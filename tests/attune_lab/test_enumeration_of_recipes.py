@@ -53,13 +53,13 @@ def test_no_drawn_recipe_is_better(case) -> None:
     assert min(fitting, default=np.inf) >= 0.99 * found.best[0].estimate.step_time_s
 
 
-def test_of_one_layout_no_more_variants_than_asked_for() -> None:
+def test_of_one_layout_and_level_no_more_variants_than_asked_for() -> None:
     """The rest are those that come next: the same as without the layouts' other variants."""
     baseline = moe(pp=1, vpp=None, gbs=32)
     every, few = (fastest_recipes(baseline, cluster(SMALL), 400, variants=most) for most in (None, 2))
 
     def layout(one):
-        return tuple(one.values.get(key) for key in LAYOUT)
+        return tuple(one.values.get(key) for key in (*LAYOUT, "recompute"))
 
     counts = Counter(map(layout, few))
     assert max(counts.values()) == 2
