@@ -87,8 +87,8 @@ def fastest_recipes(
 
     Args:
         baseline, cluster, count, posterior, memory_limit: see `best_recipes`.
-        variants: of one layout and level of recomputation at most so many combinations of levers are looked at;
-            None for all.
+        variants: of one layout and level of recomputation at most so many combinations of the other levers are looked
+            at; None for all.
 
     Raises:
         UserError: see `best_recipes`.
@@ -118,17 +118,16 @@ class _Written:
         choices = [self._search.parameters[key].choices for key in keys]
         self._levers = [dict(zip(keys, values, strict=True)) for values in itertools.product(*choices)]
         assert keys[0] == RECOMPUTE
-        self._beside = len(self._levers) // len(choices[0])
-        self.no_dearer = np.arange(len(self._levers)) % self._beside
+        self._of_a_level = len(self._levers) // len(choices[0])
+        self.no_dearer = np.arange(len(self._levers)) % self._of_a_level
         self.space = _space(self._search, cluster, self._levers)
         self._room = memory_limit * cluster.accelerator.memory_bytes
         self._cost_model = SimulatedCostModel(cluster, posterior)
 
     def recipes(self, layouts: Layouts, variants: int | None = None) -> list[Found]:
         """Those of ``layouts`` that hold as recipes, fastest first."""
-        # A combination's place names its layout, then its recomputation, then the other levers.
-        kept = _at_most(variants, layouts.index // self._beside)
-        sizes, chosen = np.divmod(layouts.index[kept], len(self._levers))
+        kept = layouts.index[_at_most(variants, layouts.index // self._of_a_level)]
+        sizes, chosen = np.divmod(kept, len(self._levers))
         keys = [key for key in LAYOUT if key in self._search.parameters]
         values = [
             {key: int(self.space.sizes[key][size]) for key in keys} | self._levers[lever]
