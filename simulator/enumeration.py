@@ -252,7 +252,8 @@ def _figures(jobs: Jobs, physics: Physics) -> Floats:
 
 def _peak(jobs: Jobs, physics: Physics) -> Floats:
     """Bytes of the fullest rank, shape (B,)."""
-    return peak_memory(jobs, physics.memory).peak_reserved_bytes.max(axis=1)
+    peak: Floats = peak_memory(jobs, physics.memory).peak_reserved_bytes.max(axis=1)
+    return peak
 
 
 def _bettered(layouts: Layouts, front: Layouts) -> NDArray[np.bool_]:
