@@ -133,10 +133,12 @@ def conduct(
         origin=origin,
     )
     shipped = _render(bench, result.shipped_recipe)
-    if result.shipped_path is not None and not Path(result.shipped_path).exists():  # removed since
+    path = _shipped_path(bench, out)  # where the folder is now; it may have been moved since
+    if not path.exists():  # removed since
         _ship(bench, result.shipped_recipe, out)
     warnings = [*bench.warnings, *discrepancies(out)]
-    data = {**result.to_json(), "out": str(out), "warnings": warnings, "diff": _diff(bench, shipped)}
+    here = {"out": str(out), "shipped_path": str(path)}
+    data = {**result.to_json(), **here, "warnings": warnings, "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
     if result.decisions:
         write_file(out / DECISIONS, "".join(f"{line}\n" for line in result.decisions).encode())
@@ -246,9 +248,13 @@ def _desk(bench: Workbench, gate: Gate, out: Path) -> Desk:
 
 
 def _ship(bench: Workbench, recipe: Recipe, out: Path) -> Path:
-    path = out / "shipped" / _file_name(bench)
+    path = _shipped_path(bench, out)
     write_file(path, _render(bench, recipe))
     return path
+
+
+def _shipped_path(bench: Workbench, out: Path) -> Path:
+    return out / "shipped" / _file_name(bench)
 
 
 def _render(bench: Workbench, recipe: Recipe) -> bytes:

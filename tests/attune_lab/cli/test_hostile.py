@@ -235,6 +235,11 @@ def test_a_shipped_file_removed_since_is_written_again(attune, tmp_path):
     assert attune(*words).json == first
     assert shipped.read_bytes() == content
     assert (tmp_path / "c" / "result.json").exists()
+    (tmp_path / "c").rename(tmp_path / "moved")
+    moved = attune(*words[:-2], tmp_path / "moved", "--json").json
+    assert moved["shipped_path"] == str(tmp_path / "moved" / "shipped" / "recipe.sh")
+    assert {**moved, "out": first["out"], "shipped_path": first["shipped_path"]} == first
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_budget_refused_leaves_the_folder_free_for_a_larger_one(attune, tmp_path):
