@@ -57,10 +57,9 @@ class Suspects:
         """Probability that each recipe has no cause of a failure met so far, shape (len(recipes),)."""
         chance = np.ones(len(recipes))
         for traits, weights in self._weights.values():
-            rows = [_traits(values) for values in recipes]
-            has = np.array([[trait in row for trait in traits] for row in rows], dtype=np.float64)
-            has = has.reshape(len(recipes), len(traits))
-            partly = np.einsum("ij,jk,ik->i", has, weights, has, optimize=True)
+            has = np.array([_having(trait, recipes) for trait in traits], dtype=np.float64)
+            has = has.reshape(len(traits), len(recipes)).T
+            partly = ((has @ weights) * has).sum(axis=1)
             chance *= np.clip(1.0 - partly - (1.0 - weights.sum()) * has.all(axis=1), 0.0, 1.0)
         return chance
 
@@ -88,8 +87,21 @@ class Suspects:
 
 def _traits(values: Values) -> frozenset[Trait]:
     """What can be said of a recipe: the value of every setting, and of every size whether it is more than one."""
-    split = ((f"{key}{MORE}", int(str(values.get(key) or 1)) > 1) for key in LAYOUT)
+    split = ((f"{key}{MORE}", _is_more(values.get(key))) for key in LAYOUT)
     return frozenset([*values.items(), *split])
+
+
+def _having(trait: Trait, recipes: Sequence[Values]) -> list[bool]:
+    """Which of the recipes have the trait."""
+    key, value = trait
+    if key.endswith(MORE):
+        size = key.removesuffix(MORE)
+        return [_is_more(values.get(size)) == value for values in recipes]
+    return [key in values and values[key] == value for values in recipes]
+
+
+def _is_more(size: Value) -> bool:
+    return int(str(size or 1)) > 1
 
 
 def _suspicion(trait: Trait) -> float:
