@@ -156,9 +156,9 @@ def fits(data: bytes, before: str) -> bool:
     return data[:_REST] == _HEAD + _link(before, data[_REST:]).encode() + _NECK
 
 
-def cut_off(data: bytes) -> bool:
-    """Whether a line of a file is the beginning of one of a transcript; what begins otherwise is somebody else's."""
-    return not data.endswith(b"\n") and data[: len(_HEAD)] == _HEAD[: len(data)]
+def begun(data: bytes) -> bool:
+    """Whether it may be the beginning of a line of a transcript."""
+    return data[: len(_HEAD)] == _HEAD[: len(data)]
 
 
 def _link(before: str, rest: bytes) -> str:

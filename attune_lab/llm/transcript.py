@@ -161,7 +161,8 @@ class Transcript:
         data = b""
         with path.open("rb") as file:
             for number, data in enumerate(file, start=1):
-                if lines.cut_off(data) and not lines.fits(data, self.head):
+                ours = self._size > 0 or lines.begun(data)  # of somebody else's file nothing is removed
+                if ours and not data.endswith(b"\n") and not lines.fits(data, self.head):
                     break
                 self._read(data.removesuffix(b"\n"), f"{self.where}, line {number}")
                 self._size += len(data)

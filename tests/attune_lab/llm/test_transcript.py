@@ -106,6 +106,15 @@ def test_a_line_cut_by_a_kill_is_asked_again(tmp_path):
     ]  # fmt: skip
 
 
+def test_what_a_power_cut_leaves_at_the_end_is_removed(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    RecordedLLM("counter", Counter, Transcript(path)).complete(request(a=1))
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(4096))
+    assert len(list(Transcript(path))) == 1
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("end", ["\n", ""])
 @pytest.mark.parametrize("line", ["{}", "[]", "nonsense", '{"llm": "m", "request": {"role": "r"}}', '{"llm": 3}'])
 def test_a_foreign_file_is_refused_and_left_as_it_is(tmp_path, line, end):
