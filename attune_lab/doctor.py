@@ -40,7 +40,7 @@ def examine() -> list[Finding]:
         _package("pyarrow", "kernel tables, studies"),
         _package("torch", "training on this machine, the tests' oracles (the extra train)"),
         _program("torchrun", "training on this machine"),
-        _program("sbatch", "a Slurm cluster"),
+        _program("sbatch", "a Slurm cluster (no adapter for one ships yet)"),
         _package("anthropic", "an LLM policy (the extra agent)"),
         Finding(
             "ANTHROPIC_API_KEY",

@@ -32,3 +32,18 @@ def test_named_commands_exist(path):
     known |= {group.name for group in app.registered_groups}
     used = set(re.findall(r"(?:^|[` ])attune ([a-z]+)\b", path.read_text(), flags=re.M))
     assert used - known - {"and", "tuner"} == set()
+
+
+def test_the_readmes_own_recipe_starts_where_it_says(tmp_path):
+    from attune_lab.recipe.files import load
+    from attune_lab.workbench import open_workbench
+
+    text = (ROOT / "README.md").read_text()
+    written = re.findall(r"attune recipes (\S+) > (\S+)", text)
+    assert written
+    for recipe, name in written:
+        (tmp_path / name).write_bytes(load(recipe).data)
+    tuned = re.findall(r"attune tune (\S+\.sh) --cluster (\S+)", text)
+    assert {name for name, _ in tuned} == {name for _, name in written}
+    for name, cluster in tuned:
+        assert open_workbench(str(tmp_path / name), cluster).carried_over == ()

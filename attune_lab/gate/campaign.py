@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from attune_lab.contracts import RunReport
 from attune_lab.gate import configuration, convergence
 from attune_lab.gate.curve import Curve
+from attune_lab.gate.start import start_may_differ
 from attune_lab.gate.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
@@ -61,9 +62,8 @@ class CampaignGate:
         if candidate_run.steps < baseline_runs[0].steps:
             seen = convergence.decide(*curves, repeats, change=settings.change, allowance=settings.allowance)
             return judge((), seen.checks or None)
-        return judge(
-            settings.checks, convergence.check(*curves, repeats, change=settings.change, allowance=settings.allowance)
-        )
+        checks = convergence.check(*curves, repeats, change=settings.change, allowance=settings.allowance)
+        return judge(settings.checks, [*checks, *_assumed(baseline, candidate)])
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,17 @@ class OpenGate(CampaignGate):
     ) -> Verdict:
         """Passes unread."""
         return judge((), ())
+
+
+def _assumed(baseline: Recipe, candidate: Recipe) -> list[Check]:
+    """What is taken for granted of a campaign's runs where settings alone would not tell."""
+    if start_may_differ(baseline.settings, candidate.settings) is None:
+        return []
+    reason = (
+        "Taken as given: the cluster starts every run from the same weights, as the simulated one does; on your own "
+        "let both layouts load one checkpoint."
+    )
+    return [Check("convergence.start", "pass", reason)]
 
 
 def _ended_early(baseline: RunReport, candidate: RunReport) -> Check | None:

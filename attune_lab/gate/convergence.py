@@ -170,7 +170,7 @@ def _allowed(pair: Comparison, allowance: Band, start: str | None, masks: str | 
         shown = f"step 1 by {pair.difference[0]:+.1e}" if pair.base.steps[0] == 1 else "unknown at step 1"
         reason = (
             f"{start}; the losses differ ({shown}), and runs from different weights cannot be compared: convert one "
-            "seed checkpoint to both layouts and start both runs from it."
+            "seed checkpoint to both layouts and start both runs from it. If they did, say so: --start same."
         )
         return note("start", "inconclusive", reason)
     return replace(pair, allowance=allowance.widened(MASKS) if masks is not None else allowance)
