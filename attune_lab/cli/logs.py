@@ -110,7 +110,8 @@ def _render(screen: Console, found: list[dict[str, Any]], *, steps: bool) -> Non
 
             screen.print(f"ended: {KINDS[data['failure']['kind']]}", markup=False)
             indented(screen, f"line {data['failure']['line']}: {data['failure']['evidence']}")
-        for remark in data["remarks"]:
+        disagreement = data["summary"]["disagreement"]
+        for remark in [*data["remarks"], *([disagreement] if disagreement else [])]:
             screen.print(f"note: {remark}", markup=False)
         if steps:
             _render_steps(screen, data["steps"])

@@ -13,6 +13,9 @@ from attune_lab.logs.contract import LoggedStep, TrainingLog
 WARMUP = 3
 """Steps that are not timed: compilation, autotuning and the first allocations."""
 
+AGREEMENT = 0.05
+"""A rate that a log prints may be an average over other steps than those timed here."""
+
 CONVENTIONS: Mapping[str, str] = {
     "megatron-lm": "Megatron-LM's count of model FLOPs per GPU, recomputation not counted",
     "megatron-bridge": "Megatron-Bridge's MODEL_TFLOP/s/GPU, recomputation not counted",
@@ -43,6 +46,7 @@ class Summary:
         loss_first, loss_last: as printed.
         skipped_steps, nan_steps: as counted by the stack.
         straggler: the slowest rank against the fastest, a sentence.
+        disagreement: that the rate which the log prints is not what tokens, GPUs and step time come to, a sentence.
     """
 
     steps: int
@@ -62,6 +66,7 @@ class Summary:
     skipped_steps: int | None = None
     nan_steps: int | None = None
     straggler: str | None = None
+    disagreement: str | None = None
 
 
 def summarise(
@@ -106,6 +111,16 @@ def summarise(
         skipped_steps=_skipped(log.steps),
         nan_steps=_count(log.steps, _NAN),
         straggler=_straggler(log.round_trip_s),
+        disagreement=_disagreement(claimed, total / gpus if total and gpus else None),
+    )
+
+
+def _disagreement(claimed: float | None, worked_out: float | None) -> str | None:
+    if not claimed or not worked_out or abs(worked_out / claimed - 1) <= AGREEMENT:
+        return None
+    return (
+        f"the log prints {claimed:,.0f} tokens/s/GPU, but tokens per step, GPUs and step time come to "
+        f"{worked_out:,.0f}: check what is said of tokens per step and GPUs"
     )
 
 

@@ -58,6 +58,13 @@ def test_tokens_come_from_the_log_or_from_what_the_user_says():
     assert (claimed.tokens_per_s_per_gpu, claimed.tokens_per_s, claimed.tokens_from) == (70.0, 560.0, "log")
 
 
+@pytest.mark.parametrize(("printed", "agree"), [(62.5, True), (60.0, True), (125.0, False), (31.0, False)])
+def test_a_rate_that_is_not_what_tokens_gpus_and_step_time_come_to_is_said(printed, agree):
+    said = summarise(TrainingLog("x", logged(tokens_per_s_per_gpu=printed)), gpus=8, tokens_per_step=1000)
+    assert (said.disagreement is None) == agree
+    assert summarise(TrainingLog("x", logged(tokens_per_s_per_gpu=printed)), gpus=8).disagreement is None
+
+
 def test_an_empty_log_and_a_single_step_have_a_summary():
     assert summarise(TrainingLog("unknown", ())).steps == 0
     said = summarise(TrainingLog("x", logged((2.0,))))
