@@ -31,6 +31,8 @@ def lessons(context: typer.Context, as_json: Json = False) -> None:
     Example: attune lessons
     """
     if context.invoked_subcommand is not None:
+        if as_json:
+            raise UserError(f"--json belongs behind {context.invoked_subcommand}")
         return
     from attune_lab.lessons.catalog import load
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and newline, and the marks that reverse the direction of the text around them."""
 
+_NARROWEST = 20
+"""Columns; rich divides nothing among the cells of a table in fewer."""
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster, e.g. 64xH200-SXM5-141GB (see attune clusters).")]
 CarryOver = Annotated[
@@ -60,7 +63,9 @@ def console(*, stderr: bool = False) -> Console:
             for segment in super().render(*arguments, **options):
                 yield segment if segment.control else segment._replace(text=printable(segment.text))
 
-    return Printable(stderr=stderr, highlight=False, soft_wrap=False)
+    made = Printable(stderr=stderr, highlight=False, soft_wrap=False)
+    made.width = max(made.width, _NARROWEST)
+    return made
 
 
 def printable(text: str) -> str:

@@ -108,6 +108,19 @@ def test_markup_in_a_file_is_text(attune, file) -> None:
     assert "[bold]x[/bold]" in " ".join(attune("lessons", "show").stdout.split())
 
 
+def test_json_before_the_command_is_not_passed_over(attune, file) -> None:
+    refused = attune("lessons", "--json", "show")
+    assert refused.code == 2
+    assert "behind show" in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "7", "40"])
+def test_the_narrowest_terminal_gets_its_answer(attune, file, monkeypatch, columns) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for words in (["show"], ["show", "C-dispatcher"], ["why", "C-dispatcher"]):
+        assert attune("lessons", *words).code == 0
+
+
 def test_an_empty_file_teaches_nothing_and_says_so(attune) -> None:
     Path("none.json").write_text(Records().model_dump_json())
     assert attune("lessons", "learn", "none.json", "--json").json["campaigns"] == 0
