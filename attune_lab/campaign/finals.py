@@ -20,6 +20,10 @@ REFUSED = "gate says"
 """How the reason begins for which a finalist was lost to the gate."""
 
 
+BEHIND = "the shipped recipe"
+"""How the reason begins for which a trial was not judged: another was, and passed."""
+
+
 @dataclass(frozen=True)
 class Loss:
     """A trial that was not shipped, and why. ``gain`` is a fraction, None where nothing was measured."""
@@ -62,7 +66,7 @@ def finals(
             losses.append(Loss(trial.label, f"the tuner chose to keep the baseline ({gain:+.1%} here)", gain))
         elif winner is not None:
             why = "was faster in the search" if trial_digest(winner.trial) != choice else "is the tuner's choice"
-            losses.append(Loss(trial.label, f"the shipped recipe {why} ({gain:+.1%} here)", gain))
+            losses.append(Loss(trial.label, f"{BEHIND} {why} ({gain:+.1%} here)", gain))
         elif gain <= band:
             losses.append(Loss(trial.label, _no_gain(gain, band), gain))
         elif reason := _refused(gate.configuration(baseline.recipe, trial.proposal.recipe)) or _seen(
