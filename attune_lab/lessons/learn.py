@@ -48,22 +48,30 @@ class Unfinished(UserError):
 
 @dataclass(frozen=True)
 class Learning:
-    """What campaigns said, and which were left out, each with a sentence that says why."""
+    """What campaigns said, and which were left out, each with a sentence that says why; ``failed`` says of those whose
+    tuner failed how: their runs count like any other.
+    """
 
     records: Records
     left_out: tuple[tuple[Path, str], ...]
+    failed: tuple[tuple[Path, str], ...] = ()
 
 
 def learn_from(paths: Iterable[Path]) -> Learning:
     """What campaigns (folders) and files of what was learnt before say; what cannot be used is left out and named."""
-    records, left_out = Records(), []
+    records, left_out, failed = Records(), [], []
     for path in paths:
         try:
-            one = read_records(path)[0] if path.is_file() else Records(campaigns=(learn_campaign(path),))
-            records += one
+            if path.is_file():
+                records += read_records(path)[0]
+                continue
+            record = _finished(path)
+            records += Records(campaigns=(_understood(record, path),))
+            if why := _tuner_failure(record):
+                failed.append((path, f"{path}: {why}"))
         except (UserError, EnvironmentFault) as error:
             left_out.append((path, str(error)))
-    return Learning(records, tuple(left_out))
+    return Learning(records, tuple(left_out), tuple(failed))
 
 
 def learn_campaign(folder: Path) -> LearntCampaign:
@@ -74,9 +82,23 @@ def learn_campaign(folder: Path) -> LearntCampaign:
         UserError: no campaign, or one of a recipe or cluster that is not known here.
         EnvironmentFault: its database fails.
     """
+    return _understood(_finished(folder), folder)
+
+
+def _finished(folder: Path) -> CampaignRecord:
     record = read_campaign(folder)
     if record.state != "finished" or record.result is None:
         raise Unfinished(f"{folder} is unfinished; run its attune tune command again, then learn it")
+    return record
+
+
+def _tuner_failure(record: CampaignRecord) -> str:
+    """Why the search of a campaign ended, where its tuner failed; else empty."""
+    result = json.loads(record.result or "{}")
+    return one_line(str(result.get("stop_reason"))) if result.get("tuner_failed") else ""
+
+
+def _understood(record: CampaignRecord, folder: Path) -> LearntCampaign:
     try:
         return _learnt(record, folder)
     except MISUNDERSTANDINGS as error:
