@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ def learn_from(paths: Iterable[Path]) -> Learning:
                 failed.append((path, f"{path}: {why}"))
         except (UserError, EnvironmentFault) as error:
             left_out.append((path, str(error)))
+        except OSError as error:
+            left_out.append((path, f"{path} cannot be read ({error.strerror}); check its permissions"))
     return Learning(records, tuple(left_out), tuple(failed))
 
 
@@ -292,6 +295,8 @@ def _share(peak: float, capacity: float) -> float | None:
 def find_campaigns(path: Path) -> list[Path]:
     """The campaign folders in a folder or anywhere below it, sorted; a file stands for itself.
 
+    Folders that cannot be looked into are among them: `learn_from` names them.
+
     Raises:
         UserError: there is none.
     """
@@ -299,7 +304,13 @@ def find_campaigns(path: Path) -> list[Path]:
 
     if path.is_file():
         return [path]
-    found = sorted(database.parent for database in path.rglob(DATABASE))
+    closed: list[Path] = []
+
+    def note(error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            closed.append(Path(error.filename))
+
+    found = sorted([Path(folder) for folder, _, names in os.walk(path, onerror=note) if DATABASE in names] + closed)
     if not found:
         raise UserError(f"{path} holds no campaign; give the --out folder of attune tune, or a folder above it")
     return found
