@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -48,22 +49,32 @@ class Unfinished(UserError):
 
 @dataclass(frozen=True)
 class Learning:
-    """What campaigns said, and which were left out, each with a sentence that says why."""
+    """What campaigns said, and which were left out, each with a sentence that says why; ``failed`` says of those whose
+    tuner failed how: their runs count like any other.
+    """
 
     records: Records
     left_out: tuple[tuple[Path, str], ...]
+    failed: tuple[tuple[Path, str], ...] = ()
 
 
 def learn_from(paths: Iterable[Path]) -> Learning:
     """What campaigns (folders) and files of what was learnt before say; what cannot be used is left out and named."""
-    records, left_out = Records(), []
+    records, left_out, failed = Records(), [], []
     for path in paths:
         try:
-            one = read_records(path)[0] if path.is_file() else Records(campaigns=(learn_campaign(path),))
-            records += one
+            if path.is_file():
+                records += read_records(path)[0]
+                continue
+            record = _finished(path)
+            records += Records(campaigns=(_understood(record, path),))
+            if why := _tuner_failure(record):
+                failed.append((path, f"{path}: {why}"))
         except (UserError, EnvironmentFault) as error:
             left_out.append((path, str(error)))
-    return Learning(records, tuple(left_out))
+        except OSError as error:
+            left_out.append((path, f"{path} cannot be read ({error.strerror}); check its permissions"))
+    return Learning(records, tuple(left_out), tuple(failed))
 
 
 def learn_campaign(folder: Path) -> LearntCampaign:
@@ -74,9 +85,23 @@ def learn_campaign(folder: Path) -> LearntCampaign:
         UserError: no campaign, or one of a recipe or cluster that is not known here.
         EnvironmentFault: its database fails.
     """
+    return _understood(_finished(folder), folder)
+
+
+def _finished(folder: Path) -> CampaignRecord:
     record = read_campaign(folder)
     if record.state != "finished" or record.result is None:
         raise Unfinished(f"{folder} is unfinished; run its attune tune command again, then learn it")
+    return record
+
+
+def _tuner_failure(record: CampaignRecord) -> str:
+    """Why the search of a campaign ended, where its tuner failed; else empty."""
+    result = json.loads(record.result or "{}")
+    return one_line(str(result.get("stop_reason"))) if result.get("tuner_failed") else ""
+
+
+def _understood(record: CampaignRecord, folder: Path) -> LearntCampaign:
     try:
         return _learnt(record, folder)
     except MISUNDERSTANDINGS as error:
@@ -270,6 +295,8 @@ def _share(peak: float, capacity: float) -> float | None:
 def find_campaigns(path: Path) -> list[Path]:
     """The campaign folders in a folder or anywhere below it, sorted; a file stands for itself.
 
+    Folders that cannot be looked into are among them: `learn_from` names them.
+
     Raises:
         UserError: there is none.
     """
@@ -277,7 +304,13 @@ def find_campaigns(path: Path) -> list[Path]:
 
     if path.is_file():
         return [path]
-    found = sorted(database.parent for database in path.rglob(DATABASE))
+    closed: list[Path] = []
+
+    def note(error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            closed.append(Path(error.filename))
+
+    found = sorted([Path(folder) for folder, _, names in os.walk(path, onerror=note) if DATABASE in names] + closed)
     if not found:
         raise UserError(f"{path} holds no campaign; give the --out folder of attune tune, or a folder above it")
     return found

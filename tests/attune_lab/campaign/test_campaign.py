@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,12 +173,12 @@ class Choking(Explaining):
         (ExplainingAtLength, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
         (ExplainingOnTwoLines, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
         (ExplainingWithANumber, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
-        (Choking, "the tuner failed (RuntimeError: no words)"),
+        (Choking, "the tuner failed (RuntimeError: no words; test_campaign.py, line N)"),
     ],
 )
 def test_a_tuner_may_say_why_it_stops(tmp_path: Path, tuner, reason: str) -> None:
     result = campaign(tmp_path, tuner_factory=lambda task: tuner(task.baseline, [{"tp": 2}]))
-    assert result.stop_reason == reason
+    assert re.sub(r"line \d+", "line N", result.stop_reason) == reason
     assert len(result.runs) > 3
 
 
@@ -224,10 +225,10 @@ class Unstorable(ScriptedTuner):
 @pytest.mark.parametrize(
     ("tuner", "reason"),
     [
-        (Raising, "the tuner failed (RuntimeError: out of ideas)"),
+        (Raising, "the tuner failed (RuntimeError: out of ideas; test_campaign.py, line "),
         (Talking, "the tuner returned str instead of a proposal with a recipe"),
         (Unstorable, "the tuner returned a proposal that cannot be stored"),
-        (Leaving, "the tuner failed (SystemExit: 3)"),
+        (Leaving, "the tuner failed (SystemExit: 3; test_campaign.py, line "),
         (Numbering, "the tuner returned a proposal whose reason or lesson is no text"),
         (Surrogate, "the tuner returned a proposal that cannot be stored"),
         (Rambling, "the tuner returned a proposal with "),

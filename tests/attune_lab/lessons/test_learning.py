@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -192,6 +194,26 @@ def test_a_request_that_was_edited_is_named_and_left_out(folder: Path, tmp_path:
     [(_, why)] = learn_from([tmp_path / "c"]).left_out
     assert str(tmp_path / "c") in why
     assert "\n" not in why
+
+
+def test_a_folder_that_nobody_may_look_into_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "c")
+    (tmp_path / "closed").mkdir()
+    real = os.scandir
+
+    def refusing(path: str) -> Any:  # as for a user who is not root, who may look into everything
+        if os.fspath(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = find_campaigns(tmp_path)
+    assert found == [tmp_path / "c", tmp_path / "closed"]
+    learning = learn_from(found)
+    assert len(learning.records.campaigns) == 1
+    assert learning.left_out[0][0] == tmp_path / "closed"
 
 
 def test_notes_are_taken_over_as_they_are(folder: Path, tmp_path: Path) -> None:
