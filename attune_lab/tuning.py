@@ -16,7 +16,7 @@ from attune_lab.campaign.claims import LOGS, discrepancies
 from attune_lab.campaign.result import in_the_finals
 from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import Cluster, Desk, EnvironmentFault, Gate, Tuner, TuningTask, UserError
-from attune_lab.foreign import told
+from attune_lab.foreign import told_with_place
 from attune_lab.workbench import TunerFactory, Workbench, open_workbench, tuner_factory
 from attune_lab.writing import write_file
 
@@ -177,12 +177,15 @@ def end_search_of(request: TuneRequest, reason: str) -> None:
 def default_folder(request: TuneRequest) -> Path:
     """``campaigns/RECIPE-CLUSTER-BUDGET-TUNER-seedN``, with anything unusual in a name replaced.
 
-    A policy other than the usual one follows the tuner's name: campaigns of two policies lie side by side.
+    The cluster goes by its full name, however it was written. A policy other than the usual one follows the tuner's
+    name: campaigns of two policies lie side by side.
     """
+    from simulator.hardware import parse_cluster
+
     policy = dict(request.options).get("policy", "catalog")
     words = (
         re.sub(r"\.(sh|ya?ml)$", "", Path(request.recipe).name),
-        request.cluster,
+        parse_cluster(request.cluster).name,
         request.budget,
         request.tuner if policy == "catalog" else f"{request.tuner}-{policy}",
         f"seed{request.seed}",
@@ -228,7 +231,7 @@ def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None
         raise
     except Exception as error:
         raise UserError(
-            f"the tuner cannot be set up ({told(error)}); check its options or take another --tuner"
+            f"the tuner cannot be set up ({told_with_place(error)}); check its options or take another --tuner"
         ) from error
 
 

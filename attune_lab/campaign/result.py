@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from attune_lab.campaign.budget import to_gpu_hours
-from attune_lab.campaign.finals import BEHIND
+from attune_lab.campaign.finals import BEHIND, DECLINED
 from attune_lab.campaign.noise import gain_interval, payback_hours
 from attune_lab.campaign.runner import Runner, finite, overrun_gpu_hours
 from attune_lab.recipe import Recipe
@@ -141,7 +141,9 @@ def in_the_finals(result: CampaignResult) -> list[str]:
     """What the finals made of what the tuner decided, one line each; what is shipped comes last."""
     judged = (loss for loss in result.lost if loss["gain_pct"] is not None and loss["gain_pct"] > result.noise_band_pct)
     lines = [
-        f"{loss['label']} is not shipped: {loss['reason']}" for loss in judged if not loss["reason"].startswith(BEHIND)
+        f"{loss['label']} is not shipped: {loss['reason']}"
+        for loss in judged
+        if not loss["reason"].startswith((BEHIND, DECLINED))
     ]
     if result.kept_baseline:
         return [*lines, "the recipe is kept as it was"]

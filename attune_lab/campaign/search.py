@@ -22,8 +22,9 @@ from attune_lab.contracts import (
     Tuner,
     UserError,
 )
-from attune_lab.foreign import told
+from attune_lab.foreign import told, told_with_place, traceback_of
 from attune_lab.recipe import Recipe
+from attune_lab.writing import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,9 @@ MAX_STOP_REASON = 500
 
 USAGE = ("input_tokens", "output_tokens", "usd")
 """What a tuner's ``usage`` may account for."""
+
+TRACEBACK = "tuner_traceback.txt"
+"""File of a campaign's folder with the traceback of a tuner that failed."""
 
 _END = "search_ended"
 _RETRY = "-retry"
@@ -142,6 +146,8 @@ class _Loop:
             reason = self._search(tuner)
         except TunerFailure as failure:
             reason, failed = str(failure), True
+            if task.desk is not None:
+                write_file(task.desk.folder / TRACEBACK, traceback_of(failure).encode(errors="backslashreplace"))
         if tuner is None:
             return {"reason": reason, "usage": {}, "failed": failed}
         said = {"decisions": _decisions(tuner), "choice": _choice(tuner)}
@@ -310,7 +316,7 @@ def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
     except (UserError, EnvironmentFault, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise TunerFailure(f"the tuner failed ({told(error)})") from error
+        raise TunerFailure(f"the tuner failed ({told_with_place(error)})") from error
 
 
 def _stopped(why: object) -> str:

@@ -94,7 +94,7 @@ def _run() -> int:
         _fail("input", str(error))
     except (EnvironmentFault, MemoryError, OSError) as error:
         code = 3
-        _fail("environment", str(error) or type(error).__name__)
+        _fail("environment", _cause(error))
     except KeyboardInterrupt:
         code = _INTERRUPTED
         _fail("interrupted", "stopped; run the same command again (a campaign goes on where it stopped)")
@@ -106,6 +106,12 @@ def _run() -> int:
         code = 3
         _fail("internal", f"internal error ({type(error).__name__}: {error}); set ATTUNE_DEBUG=1 for the traceback")
     return code
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the system says'}: {error.strerror}; check permissions and the disk"
+    return str(error) or type(error).__name__
 
 
 def _refuse_undecodable(words: list[str]) -> None:

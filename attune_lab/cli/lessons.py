@@ -78,6 +78,7 @@ def learn(
         "learnt": [{"campaign": c.digest, "name": c.name, "observations": len(c.observations)} for c in new],
         "known": len(learning.records.campaigns) - len(new),
         "left_out": [{"folder": str(folder), "why": why} for folder, why in learning.left_out],
+        "tuner_failed": [{"folder": str(folder), "why": why} for folder, why in learning.failed],
         "campaigns": len(after.campaigns),
     }
 
@@ -89,6 +90,8 @@ def learn(
         )
         for _, why in learning.left_out:
             indented(console, f"left out: {why}")
+        for _, why in learning.failed:
+            indented(console, f"what ran is learnt, but {why}")
 
     emit(data, as_json=as_json, render=render)
 

@@ -50,6 +50,9 @@ def tune(
 
     Interrupted? Run the same command again: the campaign goes on where it stopped.
 
+    Exit codes: 0 done, 1 the tuner failed (tuner_traceback.txt of the campaign's folder says where), 2 unusable input,
+    3 the environment failed.
+
     Example: attune tune glm-4.5 --cluster 64xH200-SXM5-141GB --budget 40x
     """
     from attune_lab.parameters import settled_approvals
@@ -72,6 +75,8 @@ def tune(
     with progress_observer(console(stderr=True), quiet=as_json) as observer, redirect_stdout(sys.stderr):
         result = tune_recipe(request, observer)
     emit(result, as_json=as_json, render=lambda screen: render_summary(screen, result))
+    if result["tuner_failed"]:
+        raise typer.Exit(1)
 
 
 def _options(words: Sequence[str], **named: Any) -> tuple[tuple[str, Any], ...]:

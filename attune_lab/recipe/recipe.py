@@ -40,6 +40,11 @@ class Recipe:
         for name in ("settings", "environment", "carried", "versions"):
             object.__setattr__(self, name, _frozen(getattr(self, name)))
 
+    def __hash__(self) -> int:
+        """Of what `==` compares, so that equal recipes have equal hashes; `digest` tells 1 from 1.0 besides."""
+        parts = (self.settings, self.environment, self.carried, self.versions)
+        return hash((self.stack, *(frozenset(part.items()) for part in parts)))
+
     def get(self, key: str) -> Value:
         """The stated value of ``key``, or the stack's default.
 

@@ -181,7 +181,7 @@ def _kind(reason: str) -> str:
     """``reason`` without what differs from run to run: the gain, and how much memory was asked for."""
     if reason.startswith("oom: "):
         return reason.partition(". ")[0]
-    return re.sub(r" \([^()]*% here\)$", "", reason)
+    return re.sub(r" \([^()]*% here\)", "", reason)
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

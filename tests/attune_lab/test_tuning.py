@@ -17,6 +17,13 @@ def test_recipes_have_folders_of_their_own(one, other):
     assert default_folder(TuneRequest(one, cluster, budget)) == default_folder(TuneRequest(one, cluster, budget))
 
 
+def test_one_cluster_written_two_ways_has_one_folder():
+    short, full = (
+        default_folder(TuneRequest("glm-4.5", cluster, "40x")) for cluster in ("64xH200", "64xH200-SXM5-141GB")
+    )
+    assert short == full
+
+
 def test_another_policy_has_a_folder_of_its_own():
     usual, named, claude = (
         default_folder(TuneRequest("glm-4.5", "8xH200", "40x", options=options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def test_ships_the_faster_recipe_and_says_what_the_others_were_lost_to(tmp_path:
     assert not result.kept_baseline
     assert {loss["label"]: loss["reason"] for loss in result.lost} == {
         "004-search": "oom: CUDA out of memory",
-        "005-search": "the shipped recipe was faster in the search (-23.1% here)",
+        "005-search": "slower than the baseline (-23.1%)",
     }
     assert [run["label"] for run in result.runs] == [
         "000-baseline", "001-baseline", "002-twin", "003-search", "004-search", "005-search", "finalist-1",
@@ -173,12 +174,12 @@ class Choking(Explaining):
         (ExplainingAtLength, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
         (ExplainingOnTwoLines, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
         (ExplainingWithANumber, "the tuner stopped, and its stop_reason is not one line of at most 500 characters"),
-        (Choking, "the tuner failed (RuntimeError: no words)"),
+        (Choking, "the tuner failed (RuntimeError: no words; test_campaign.py, line N)"),
     ],
 )
 def test_a_tuner_may_say_why_it_stops(tmp_path: Path, tuner, reason: str) -> None:
     result = campaign(tmp_path, tuner_factory=lambda task: tuner(task.baseline, [{"tp": 2}]))
-    assert result.stop_reason == reason
+    assert re.sub(r"line \d+", "line N", result.stop_reason) == reason
     assert len(result.runs) > 3
 
 
@@ -225,10 +226,10 @@ class Unstorable(ScriptedTuner):
 @pytest.mark.parametrize(
     ("tuner", "reason"),
     [
-        (Raising, "the tuner failed (RuntimeError: out of ideas)"),
+        (Raising, "the tuner failed (RuntimeError: out of ideas; test_campaign.py, line "),
         (Talking, "the tuner returned str instead of a proposal with a recipe"),
         (Unstorable, "the tuner returned a proposal that cannot be stored"),
-        (Leaving, "the tuner failed (SystemExit: 3)"),
+        (Leaving, "the tuner failed (SystemExit: 3; test_campaign.py, line "),
         (Numbering, "the tuner returned a proposal whose reason or lesson is no text"),
         (Surrogate, "the tuner returned a proposal that cannot be stored"),
         (Rambling, "the tuner returned a proposal with "),

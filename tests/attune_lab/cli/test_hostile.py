@@ -11,6 +11,7 @@ import pytest
 
 from attune_lab import workbench
 from attune_lab.campaign.budget import Budget, TunerBudget
+from attune_lab.campaign.search import TRACEBACK
 from attune_lab.contracts import Proposal
 
 SCRIPT = (Path(__file__).parent / "tiny.sh").read_text()
@@ -144,17 +145,17 @@ def _tuner_of(monkeypatch, entry):
 
 class _Entry:
     def __init__(self, factory):
-        self.load = lambda: factory
+        self.load, self.dist = lambda: factory, None
 
 
 @pytest.mark.parametrize(
     ("deed", "code"),
     [
-        (_exit, 0),
+        (_exit, 1),
         (_interrupt, 130),
-        (lambda: 1 / 0, 0),
-        (lambda: 5, 0),
-        (lambda: Proposal("nothing"), 0),
+        (lambda: 1 / 0, 1),
+        (lambda: 5, 1),
+        (lambda: Proposal("nothing"), 1),
         (lambda: None, 0),
     ],
 )
@@ -165,7 +166,26 @@ def test_whatever_a_tuner_does_the_command_answers(attune, monkeypatch, tmp_path
         "tune", tmp_path / "recipe.sh", *CLUSTER, "--budget", "40x", "--tuner", "odd", "--json", "--out", tmp_path / "c"
     )
     assert outcome.code == code
-    assert ("error" in outcome.json) == (code != 0)
+    assert ("error" in outcome.json) == (code == 130)
+    if code < 2:
+        assert outcome.json["tuner_failed"] == bool(code)
+
+
+def test_a_tuner_that_fails_is_told_where_and_its_campaign_is_named_when_learnt(attune, monkeypatch, tmp_path):
+    (tmp_path / "recipe.sh").write_text(SCRIPT)
+    _tuner_of(monkeypatch, _Entry(type("Odd", (_Odd,), {"deed": staticmethod(lambda: {}["n\x1b[2J"])})))
+    words = (tmp_path / "recipe.sh", *CLUSTER, "--budget", "40x", "--tuner", "odd", "--out", tmp_path / "c")
+    failed = attune("tune", *words, "--json")
+    assert (failed.code, attune("tune", *words).code) == (1, 1)
+    place = f"; {Path(__file__).name}, line "
+    assert place in failed.json["stop_reason"]
+    told = (tmp_path / "c" / TRACEBACK).read_text()
+    assert "Traceback" in told
+    assert "return self.deed()" in told
+    assert attune("replay", tmp_path / "c").code == 0
+    learnt = attune("lessons", "learn", tmp_path / "c", "--into", tmp_path / "l.json", "--json").json
+    assert [place in row["why"] for row in learnt["tuner_failed"]] == [True]
+    assert "KeyError" in attune("lessons", "learn", tmp_path / "c", "--into", tmp_path / "l.json").stdout
 
 
 def test_a_tuner_that_prints_does_not_spoil_the_json(attune, monkeypatch, tmp_path):
