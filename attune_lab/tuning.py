@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,15 +78,25 @@ def tune_recipe(
         UserError: anything in the request that cannot be used.
         EnvironmentFault: disk, database or another process in the way.
     """
-    from attune_lab.origin import origin_of
+    from attune_lab.origin import evidence_of, origin_of, outgrown
 
     budget = parse_budget(request.budget)
     factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    spec, out = _spec(request, budget, bench), request.out or default_folder(request)
+    out = request.out or default_folder(request)
+    evidence = evidence_of(out, request.tuner, dict(request.options))
+    spec = _spec(request, budget, bench, evidence)
+    if evidence is not None:
+        factory = with_options(factory, {**spec.options, "lessons": evidence})
     cluster = _cluster(request, bench, out / LOGS if request.logs else None)
-    origin = origin_of(bench.file, spec.tuner)
-    return conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
+    origin = origin_of(bench.file, spec.tuner, evidence)
+    data = conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
+    return {**data, "warnings": [*data["warnings"], *outgrown(evidence)]}
+
+
+def with_options(factory: TunerFactory, options: Mapping[str, Any]) -> TunerFactory:
+    """A factory whose tuners are given other options than a campaign's spec names."""
+    return lambda task: factory(replace(task, options=options))
 
 
 def conduct(
@@ -165,10 +175,12 @@ def end_search_of(request: TuneRequest, reason: str) -> None:
     """
     from attune_lab.campaign.search import end_search
     from attune_lab.campaign.store import open_store
+    from attune_lab.origin import evidence_of
 
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    spec = _spec(request, parse_budget(request.budget), bench)
-    with open_store(request.out or default_folder(request), spec) as store:
+    out = request.out or default_folder(request)
+    spec = _spec(request, parse_budget(request.budget), bench, evidence_of(out, request.tuner, dict(request.options)))
+    with open_store(out, spec) as store:
         end_search(store, reason)
 
 
@@ -200,9 +212,12 @@ def _cluster(request: TuneRequest, bench: Workbench, log_dir: Path | None) -> Si
     return SimulatedCluster(bench.cluster, world_seed(request.seed), conditions=conditions, log_dir=log_dir)
 
 
-def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
-    from attune_lab.lessons.evidence import pinned_options
+def _spec(
+    request: TuneRequest, budget: Any, bench: Workbench, evidence: Mapping[str, Any] | None = None
+) -> CampaignSpec:
+    from attune_lab.lessons.evidence import KEPT
 
+    pin = {} if evidence is None else {"lessons": {key: evidence[key] for key in evidence if key != KEPT}}
     return CampaignSpec(
         recipe=request.recipe,
         baseline=bench.baseline,
@@ -210,7 +225,7 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options=pinned_options(request.tuner, dict(request.options)),
+        options={**dict(request.options), **pin},
         approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
         rules=request.rules,
