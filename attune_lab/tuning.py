@@ -220,9 +220,14 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
 
 
 def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None:
-    """Set the tuner up once for nothing: options that it cannot use are refused before anything is spent."""
+    """Set the tuner up once for nothing: what it cannot use, be it an option, a key or an address, is refused before
+    anything is spent.
+    """
+    from attune_lab.llm.opening import trying
+
     try:
-        tuner = factory(task)
+        with trying():
+            tuner = factory(task)
         if not (callable(tuner.ask) and callable(tuner.tell)):
             raise TypeError("ask and tell must be methods")
     except (UserError, EnvironmentFault):
