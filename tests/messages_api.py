@@ -140,7 +140,10 @@ class Api:
 
 @contextmanager
 def messages_api(script, *, counts=True, forcible=True):
-    """The server; ``counts``: whether it counts tokens, or what comes in place of a count; ``forcible``: whether the model can be forced to call a tool.
+    """The server.
+
+    ``counts``: whether it counts tokens, or what comes in place of a count; ``forcible``: whether the model can be
+    forced to call a tool.
 
     What went wrong in the script is raised at the end.
     """

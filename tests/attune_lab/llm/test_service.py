@@ -96,7 +96,7 @@ def test_each_further_attempt_is_a_line_in_the_log(caplog):
 
 
 def test_an_address_is_named_without_the_secrets_it_holds():
-    with pytest.raises(EnvironmentFault, match="at http://127.0.0.1:9 in") as refused:
+    with pytest.raises(EnvironmentFault, match=r"at http://127\.0\.0\.1:9 in") as refused:
         Service(base_url="http://me:s3cret@127.0.0.1:9", sleep=lambda _: None).try_once()
     assert "s3cret" not in str(refused.value)
 
