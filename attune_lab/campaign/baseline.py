@@ -30,6 +30,7 @@ from attune_lab.contracts import (
 
 if TYPE_CHECKING:
     from attune_lab.campaign.runner import Runner
+    from attune_lab.campaign.store import RunRow
     from attune_lab.recipe import Recipe
     from attune_lab.space import SearchSpace
 
@@ -163,6 +164,21 @@ def measure_baseline(
             third = _long_run(runner, "baseline", original, mean_s)
             runs = steady([*runs, third] if third else runs)
     return Baseline(recipe, tuple(runs), tuple(twins), noise_band(runs), run_cost), held
+
+
+def stored_baseline(rows: Sequence[RunRow]) -> Baseline:
+    """The baseline as a campaign measured it, from its stored runs; the price of a run is left at nothing.
+
+    Raises:
+        ValueError: no run of it ended well.
+    """
+
+    def ended_well(purpose: str) -> list[RunReport]:
+        return [row.report for row in rows if row.purpose == purpose and row.report and row.report.status == "ok"]
+
+    runs = steady(ended_well("baseline"))
+    recipe = next(row.recipe for row in rows if row.purpose == "baseline")
+    return Baseline(recipe, tuple(runs), tuple(ended_well("twin")), noise_band(runs), 0)
 
 
 def steady(runs: Sequence[RunReport]) -> list[RunReport]:

@@ -14,6 +14,7 @@ from attune_lab.campaign.search import Trial
 if TYPE_CHECKING:
     from attune_lab.campaign.runner import Runner
     from attune_lab.contracts import Gate, RunReport, Verdict
+    from attune_lab.recipe import Recipe
 
 
 REFUSED = "gate says"
@@ -58,13 +59,12 @@ def finals(
     finalist = 0
     for gain, trial in _chosen_first(measured(trials, baseline), choice):
         band = baseline.band.of(len(trial.report.timed_step_times_s))
-        if choice == baseline.recipe.digest:
-            losses.append(Loss(trial.label, f"the tuner chose to keep the baseline ({gain:+.1%} here)", gain))
-        elif winner is not None:
-            why = "was faster in the search" if trial_digest(winner.trial) != choice else "is the tuner's choice"
-            losses.append(Loss(trial.label, f"the shipped recipe {why} ({gain:+.1%} here)", gain))
-        elif gain <= band:
+        if gain <= band:
             losses.append(Loss(trial.label, _no_gain(gain, band), gain))
+        elif winner is not None or choice == baseline.recipe.digest:
+            why = f"{_passed_over(winner, choice)} ({gain:+.1%} here)"
+            seen = _seen(trial, baseline, gate)
+            losses.append(Loss(trial.label, f"{why}; {seen}" if seen else why, gain))
         elif reason := _refused(gate.configuration(baseline.recipe, trial.proposal.recipe)) or _seen(
             trial, baseline, gate
         ):
@@ -77,6 +77,14 @@ def finals(
             else:
                 losses.append(Loss(trial.label, outcome, gain))
     return winner, losses
+
+
+def _passed_over(winner: Winner | None, choice: str | None) -> str:
+    """Why a trial that gained was not even a finalist."""
+    if winner is None:
+        return "the tuner chose to keep the baseline"
+    why = "was faster in the search" if trial_digest(winner.trial) != choice else "is the tuner's choice"
+    return f"the shipped recipe {why}"
 
 
 def measured(trials: Sequence[Trial], baseline: Baseline) -> list[tuple[float, Trial]]:
@@ -121,7 +129,7 @@ def _final(
     gain, band = gain_of(report, baseline), baseline.band.of(len(report.timed_step_times_s))
     if gain <= band:
         return f"measured again: {_no_gain(gain, band)}"
-    verdict = _judged(trial, report, baseline, gate)
+    verdict = judged(trial.proposal.recipe, report, baseline, gate)
     return _refused(verdict) or Winner(trial, report, gain, verdict)
 
 
@@ -150,15 +158,15 @@ def _faster(one: RunReport, other: RunReport) -> RunReport:
 
 def _seen(trial: Trial, baseline: Baseline, gate: Gate) -> str | None:
     """What the search run of a trial shows already that the gate rejects, None when nothing."""
-    verdict = _judged(trial, trial.report, baseline, gate)
+    verdict = judged(trial.proposal.recipe, trial.report, baseline, gate)
     return _refused(verdict) if verdict.verdict == "reject" else None
 
 
-def _judged(trial: Trial, run: RunReport, baseline: Baseline, gate: Gate) -> Verdict:
-    """What the gate says of a trial by one run of it."""
+def judged(recipe: Recipe, run: RunReport, baseline: Baseline, gate: Gate) -> Verdict:
+    """What the gate says of a recipe by one run of it."""
     return gate.judge(
         baseline.recipe,
-        trial.proposal.recipe,
+        recipe,
         baseline_runs=baseline.runs,
         candidate_run=run,
         twin_runs=baseline.twins,

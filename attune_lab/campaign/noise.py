@@ -68,11 +68,11 @@ def noise_band(baselines: Sequence[RunReport]) -> NoiseBand:
     squares = sum((t - m) ** 2 for times, m in zip(timed, means, strict=True) for t in times)
     steps = sum(len(times) for times in timed)
     step_sd = math.sqrt(squares / max(steps - len(timed), 1)) / mean
-    run_sd = _unbiased_sd(means) / mean if len(means) > 1 else 0.0
+    run_sd = unbiased_sd(means) / mean if len(means) > 1 else 0.0
     return NoiseBand(step_sd, run_sd, steps, len(timed))
 
 
-def _unbiased_sd(values: Sequence[float]) -> float:
+def unbiased_sd(values: Sequence[float]) -> float:
     """Standard deviation of two or more normal samples, without the bias of small numbers."""
     n = len(values)
     c4 = math.sqrt(2 / (n - 1)) * math.exp(math.lgamma(n / 2) - math.lgamma((n - 1) / 2))

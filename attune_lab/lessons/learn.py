@@ -9,15 +9,18 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attune_lab.agent.history import SLOW_RUN
+from attune_lab.campaign.baseline import Baseline, stored_baseline
 from attune_lab.campaign.database import MISUNDERSTANDINGS
-from attune_lab.campaign.finals import REFUSED
-from attune_lab.campaign.noise import CONFIDENCE, NoiseBand, noise_band
+from attune_lab.campaign.finals import REFUSED, judged
+from attune_lab.campaign.noise import CONFIDENCE, NoiseBand, unbiased_sd
 from attune_lab.campaign.store import CampaignRecord, RunRow, read_campaign
-from attune_lab.contracts import INFRASTRUCTURE_FAULTS, EnvironmentFault, Estimate, UserError
+from attune_lab.contracts import INFRASTRUCTURE_FAULTS, EnvironmentFault, Estimate, Gate, UserError
 from attune_lab.foreign import one_line
 from attune_lab.lessons.context import context_of
 from attune_lab.lessons.notes import plain, read_notes
@@ -82,7 +85,7 @@ def learn_campaign(folder: Path) -> LearntCampaign:
 
     Raises:
         Unfinished: it has no result yet: what the gate says of its levers is not known.
-        UserError: no campaign, or one of a recipe or cluster that is not known here.
+        UserError: no campaign, one whose baseline does not run, or of a recipe or cluster that is not known here.
         EnvironmentFault: its database fails.
     """
     return _understood(_finished(folder), folder)
@@ -91,6 +94,7 @@ def learn_campaign(folder: Path) -> LearntCampaign:
 def _finished(folder: Path) -> CampaignRecord:
     record = read_campaign(folder)
     if record.state != "finished" or record.result is None:
+        _refuse_hopeless(record, folder)
         raise Unfinished(f"{folder} is unfinished; run its attune tune command again, then learn it")
     return record
 
@@ -109,22 +113,42 @@ def _understood(record: CampaignRecord, folder: Path) -> LearntCampaign:
         raise UserError(f"{folder} does not say what a campaign says ({cause}); leave it out") from error
 
 
+def campaign_digest_of(record: CampaignRecord) -> str:
+    """What a campaign is known by."""
+    reports = [(r.label, r.recipe.digest, r.report.model_dump_json() if r.report else "") for r in record.runs]
+    return campaign_digest(record.spec, reports)
+
+
+def _refuse_hopeless(record: CampaignRecord, folder: Path) -> None:
+    """Raise `UserError` for a campaign that never had a baseline to beat: it cannot finish, however often it is run."""
+    reports = [row.report for row in record.runs if row.report is not None]
+    if not reports or any(report.status == "ok" for report in reports):
+        return
+    last = reports[-1]
+    if last.status not in INFRASTRUCTURE_FAULTS:
+        why = one_line(f"{last.status}: {last.message or 'no message'}", 300)
+        raise UserError(f"{folder} has nothing to learn, as its baseline does not run ({why})")
+
+
 def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
     from attune_lab import __version__
+    from attune_lab.gate import CampaignGate
     from attune_lab.space import search_space
     from simulator.hardware import parse_cluster
 
     spec, cluster = record.spec, parse_cluster(record.spec["cluster"])
     baseline = Recipe.from_canonical(spec["baseline"])
     space = search_space(baseline, cluster, tuple(spec["approvals"]))
-    rejected = _rejected(json.loads(record.result or "{}"))
+    measured = stored_baseline(record.runs)
+    gate = CampaignGate(cluster, approvals=tuple(spec["approvals"]))
+    rejected = _rejected(record, measured, gate)
+    campaign = _Campaign.open(record.runs, space, cluster, measured.band)
     context = context_of(baseline, cluster)
     first, *_ = (row.report for row in record.runs if row.report)
     provenance = first.provenance
     where = f"seed {spec['seed']} {json.dumps(spec.get('world', {}))}" if provenance == "simulated" else "measured"
-    reports = [(r.label, r.recipe.digest, r.report.model_dump_json() if r.report else "") for r in record.runs]
     return LearntCampaign(
-        digest=campaign_digest(spec, reports),
+        digest=campaign_digest_of(record),
         name=one_line(f"{spec['recipe']} {spec['cluster']} {spec['tuner']} seed {spec['seed']}", 280),
         model=context.model,
         traits=Traits(**context.traits),
@@ -135,7 +159,7 @@ def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
         version=__version__,
         stack={one_line(name, 40): one_line(version, 80) for name, version in sorted(first.versions.items())},
         cost_model=_cost_model_digest(),
-        observations=tuple(_observations(record.runs, rejected, _Campaign.open(record.runs, space, cluster))),
+        observations=tuple(_observations(record.runs, rejected, campaign)),
         notes=read_notes(folder),
     )
 
@@ -146,9 +170,21 @@ def _cost_model_digest() -> str:
     return hashlib.sha256(posterior.read_bytes()).hexdigest()[:16]
 
 
-def _rejected(result: Mapping[str, Any]) -> frozenset[str]:
-    """Labels of the trials that the gate rejected."""
-    return frozenset(loss["label"] for loss in result["lost"] if loss["reason"].startswith(f"{REFUSED} reject"))
+def _rejected(record: CampaignRecord, baseline: Baseline, gate: Gate) -> dict[str, str]:
+    """Digest -> why, of the recipes that the gate rejected in the finals, or rejects by any timed run of theirs.
+
+    The finals judge only what could have been shipped; a trial that was slower than the winner may be as wrong.
+    """
+    lost = {loss["label"]: loss["reason"] for loss in json.loads(record.result or "{}")["lost"]}
+    found: dict[str, str] = {}
+    for row in record.runs:
+        if lost.get(row.label, "").startswith(f"{REFUSED} reject"):
+            found[row.recipe.digest] = lost[row.label]
+        elif row.report and row.purpose in ("search", "finalist") and _tells(row) and _timed(row):
+            verdict = judged(row.recipe, row.report, baseline, gate)
+            if verdict.verdict == "reject":
+                found.setdefault(row.recipe.digest, " ".join(verdict.reasons))
+    return found
 
 
 @dataclass
@@ -160,15 +196,27 @@ class _Tried:
     rows: list[RunRow]
     estimate: Estimate
 
+    @cached_property
+    def _fair(self) -> list[tuple[float, ...]]:
+        """Timed steps of its runs, those on slow nodes left out."""
+        runs = [timed for row in self.rows if (timed := _timed(row))]
+        fastest = min(map(statistics.median, runs), default=math.inf)
+        return [timed for timed in runs if statistics.median(timed) <= SLOW_RUN * fastest]
+
     @property
     def step_time_s(self) -> float | None:
         """Mean over its runs of the median timed step, which a passing hiccup does not move; None without one."""
-        times = [statistics.median(timed) for row in self.rows if (timed := _timed(row))]
-        return statistics.fmean(times) if times else None
+        return statistics.fmean(map(statistics.median, self._fair)) if self._fair else None
 
     @property
     def timed_steps(self) -> int:
-        return sum(len(_timed(row)) for row in self.rows)
+        return sum(map(len, self._fair))
+
+    @property
+    def error(self) -> float:
+        """Standard error of the log of its step time by how far its runs disagree; 0 where there is one."""
+        times = [math.log(statistics.median(timed)) for timed in self._fair]
+        return unbiased_sd(times) / math.sqrt(len(times)) if len(times) > 1 else 0.0
 
 
 def _timed(row: RunRow) -> tuple[float, ...]:
@@ -184,7 +232,7 @@ class _Campaign:
     band: NoiseBand
 
     @classmethod
-    def open(cls, runs: Iterable[RunRow], space: SearchSpace, cluster: ClusterSpec) -> _Campaign:
+    def open(cls, runs: Iterable[RunRow], space: SearchSpace, cluster: ClusterSpec, band: NoiseBand) -> _Campaign:
         from attune_lab.cost_model import SimulatedCostModel
 
         told = [row for row in runs if _tells(row)]
@@ -194,8 +242,7 @@ class _Campaign:
             recipe.digest: _Tried(recipe, space.values(recipe), [r for r in told if r.recipe == recipe], estimate)
             for recipe, estimate in zip(recipes, estimates, strict=True)
         }
-        baselines = [row.report for row in told if row.purpose == "baseline" and row.report and _timed(row)]
-        return cls(tried, noise_band(baselines))
+        return cls(tried, band)
 
     def derived_from(self, row: RunRow) -> _Tried:
         """The measured recipe that a trial was derived from.
@@ -227,9 +274,9 @@ def edits_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Edits:
     return {key: (before[key], after[key]) for key in before if before[key] != after[key]}
 
 
-def _observations(runs: Iterable[RunRow], rejected: frozenset[str], campaign: _Campaign) -> Iterable[Observation]:
+def _observations(runs: Iterable[RunRow], rejected: Mapping[str, str], campaign: _Campaign) -> Iterable[Observation]:
     """One observation for every recipe of the search, in the order first run."""
-    seen, bad = {next(iter(campaign.tried))}, {row.recipe.digest for row in runs if row.label in rejected}
+    seen = {next(iter(campaign.tried))}
     for row in runs:
         digest = row.recipe.digest
         if row.purpose != "search" or not _tells(row) or digest in seen:
@@ -237,28 +284,27 @@ def _observations(runs: Iterable[RunRow], rejected: frozenset[str], campaign: _C
         seen.add(digest)
         base, trial = campaign.derived_from(row), campaign.tried[digest]
         edits = edits_between(base.values, trial.values)
-        if edits:  # else it differs in nothing that is a lever
-            # Where the recipe it was derived from was rejected too, this lever need not be the cause.
-            blamed = digest in bad and base.recipe.digest not in bad
-            if digest not in bad or blamed:
-                yield _observation(row, edits, base, trial, campaign.band, rejected=blamed)
+        # Where the recipe it was derived from is rejected, neither its speed nor a rejection is this lever's doing.
+        if edits and not (base.recipe.digest in rejected and trial.step_time_s is not None):
+            yield _observation(row, edits, base, trial, campaign.band, rejected=rejected.get(digest))
 
 
 def _observation(
-    row: RunRow, edits: Edits, base: _Tried, trial: _Tried, band: NoiseBand, *, rejected: bool
+    row: RunRow, edits: Edits, base: _Tried, trial: _Tried, band: NoiseBand, *, rejected: str | None
 ) -> Observation:
     assert base.step_time_s is not None
     last = trial.rows[0].report
     assert last is not None
-    half_width = band.of(max(min(base.timed_steps, trial.timed_steps), 1))
+    noise = band.of(max(min(base.timed_steps, trial.timed_steps), 1)) / _HALF_WIDTHS
+    se = max(noise, math.hypot(base.error, trial.error))
     gain = None if trial.step_time_s is None else math.log(base.step_time_s / trial.step_time_s)
     outcome: Outcome
-    if rejected or last.status == "invalid":
-        outcome, gain = "rejected" if rejected else "refused", None
+    if rejected is not None or last.status == "invalid":
+        outcome, gain = "refused" if rejected is None else "rejected", None
     elif gain is None:
         outcome = last.status  # type: ignore[assignment]  # an ok run has timed steps, what is left is a failure
     else:
-        outcome = "gain" if gain > half_width else "loss" if gain < -half_width else "no-gain"
+        outcome = "gain" if gain > se * _HALF_WIDTHS else "loss" if gain < -se * _HALF_WIDTHS else "no-gain"
     return Observation(
         label=row.label,
         lesson=row.proposal["lesson"],
@@ -268,10 +314,10 @@ def _observation(
         outcome=outcome,
         expected=_expected(base.estimate, trial.estimate),
         measured=gain,
-        se=None if gain is None else half_width / _HALF_WIDTHS,
+        se=None if gain is None else se,
         expected_memory=_share(trial.estimate.peak_memory_bytes, trial.estimate.memory_capacity_bytes),
         measured_memory=max((share for run in trial.rows if (share := _measured_share(run)) is not None), default=None),
-        message="" if gain is not None else str(plain(last.message))[:300],
+        message="" if gain is not None else str(plain(rejected or last.message))[:300],
     )
 
 

@@ -107,7 +107,10 @@ class Service:
         self._clock, self._sleep = clock, sleep
         self._end, self._forcible = 0.0, True
         self._client = self._open(base_url)
-        if not (self._client.api_key or self._client.auth_token):
+        key = self._client.api_key or self._client.auth_token or ""
+        if not key.isprintable():
+            raise UserError("ANTHROPIC_API_KEY has a line end or another character that no key has; set it anew")
+        if not key:
             raise UserError(
                 "asking Claude needs a key: set ANTHROPIC_API_KEY; without one the attune tuner has --policy catalog, "
                 "and tuners with an option llm have --option llm=scripted"

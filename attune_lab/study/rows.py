@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attune_lab.campaign.baseline import Baseline, steady
+from attune_lab.campaign.baseline import Baseline, stored_baseline
 from attune_lab.campaign.finals import REFUSED, measured
-from attune_lab.campaign.noise import noise_band
 from attune_lab.campaign.search import Trial
 from attune_lab.contracts import Proposal
 from attune_lab.recipe import Recipe
@@ -132,7 +131,7 @@ def _gpu_hours_to_nearly(result: Mapping[str, Any]) -> float:
 
 def _judged(result: Mapping[str, Any], record: CampaignRecord, truth: Truth | None) -> dict[str, Any]:
     """What was shipped, what the gate stopped and what would have been shipped without it, against the truth."""
-    shipped, baseline = Recipe.from_canonical(result["shipped_canonical"]), _baseline(record)
+    shipped, baseline = Recipe.from_canonical(result["shipped_canonical"]), stored_baseline(record.runs)
     searched_gain, searched = _best_searched(record, baseline)
     recipes = {row.label: row.recipe for row in record.runs}
     stopped = [recipes[lost["label"]] for lost in result["lost"] if lost["reason"].startswith(REFUSED)]
@@ -147,13 +146,6 @@ def _judged(result: Mapping[str, Any], record: CampaignRecord, truth: Truth | No
             "gate_stops_right": sum(bool(truth.is_faulty(recipe)) for recipe in stopped),
         }
     return row
-
-
-def _baseline(record: CampaignRecord) -> Baseline:
-    """The baseline as the campaign measured it, from its stored runs."""
-    rows = [row for row in record.runs if row.purpose == "baseline"]
-    runs = steady([row.report for row in rows if row.report is not None and row.report.status == "ok"])
-    return Baseline(rows[0].recipe, tuple(runs), (), noise_band(runs), 0)
 
 
 def _best_searched(record: CampaignRecord, baseline: Baseline) -> tuple[float, Recipe]:

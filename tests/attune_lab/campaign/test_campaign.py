@@ -28,7 +28,7 @@ def test_ships_the_faster_recipe_and_says_what_the_others_were_lost_to(tmp_path:
     assert not result.kept_baseline
     assert {loss["label"]: loss["reason"] for loss in result.lost} == {
         "004-search": "oom: CUDA out of memory",
-        "005-search": "the shipped recipe was faster in the search (-23.1% here)",
+        "005-search": "slower than the baseline (-23.1%)",
     }
     assert [run["label"] for run in result.runs] == [
         "000-baseline", "001-baseline", "002-twin", "003-search", "004-search", "005-search", "finalist-1",

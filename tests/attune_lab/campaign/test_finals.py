@@ -31,6 +31,22 @@ def test_what_a_search_run_shows_already_is_spared_its_final_run(tmp_path):
     }
 
 
+def test_what_a_run_shows_is_said_of_a_trial_that_was_passed_over(tmp_path):
+    class Sharp(FakeGate):
+        def judge(self, baseline, candidate, *, candidate_run, **runs):
+            if candidate.settings["tp"] == 1:
+                return FakeVerdict("reject", ("Gradients are doubled.",))
+            return super().judge(baseline, candidate, candidate_run=candidate_run, **runs)
+
+    result = campaign(tmp_path, edits=[{"tp": 2}, {"tp": 1}, {"tp": 8}], script=by_tp, gate=Sharp())
+    assert result.shipped["tp"] == 2
+    seen = "gate says reject: Gradients are doubled."
+    assert {lost["label"]: lost["reason"] for lost in result.lost} == {
+        "004-search": f"the shipped recipe was faster in the search (+25.0% here); {seen}",
+        "005-search": "slower than the baseline (-33.3%)",
+    }
+
+
 def chooses(choice):
     """A tuner that runs three layouts and then chooses one of them, given as its tp."""
 

@@ -55,6 +55,7 @@ def run(
     refuse: Callable[[dict[str, Any]], bool] = lambda values: False,
     budget: str = "60x",
     seed: int = 0,
+    cluster: type[FakeCluster] = FakeCluster,
 ) -> Any:
     """The result of the campaign. ``outcome(parameters, label)`` says how a run ends.
 
@@ -76,7 +77,7 @@ def run(
     return run_campaign(
         CampaignSpec("tiny.sh", here.baseline, CLUSTER, parse_budget(budget), "scripted", seed=seed),
         folder,
-        cluster=FakeCluster(script),
+        cluster=cluster(script),
         tuner_factory=lambda task: Mover(task, moves),
         space=space,
         cost_model=here.cost_model,

@@ -16,13 +16,14 @@ import pytest
 from campaign_to_learn import CLUSTER, Move, bench, run
 
 from attune_lab.campaign.store import DATABASE
-from attune_lab.contracts import UserError
+from attune_lab.contracts import RunReport, UserError
 from attune_lab.lessons.context import build_of, context_of
 from attune_lab.lessons.learn import Unfinished, find_campaigns, learn_campaign, learn_from
 from attune_lab.lessons.notes import Note, write_notes
 from attune_lab.lessons.records import LearntCampaign, Observation, Records, update_records
+from attune_lab.recipe import Recipe
 from attune_lab.recipe.shape import shape_of
-from attune_lab.testing import Outcome
+from attune_lab.testing import FakeCluster, Outcome
 
 MOVES: tuple[Move, ...] = (
     ("L-mbs-up", {}, {"mbs": 2}),
@@ -142,6 +143,63 @@ def test_the_gates_rejection_is_the_levers_that_brought_it(tmp_path: Path) -> No
     assert found["L-mbs-up", ("mbs",)].outcome == "gain"
     rejected = found["H-manual-gc", ("manual_gc",)]
     assert (rejected.outcome, rejected.measured) == ("rejected", None)
+
+
+class WithFault(FakeCluster):
+    """Runs with the fused cross entropy start from another loss."""
+
+    def run(self, recipe: Recipe, steps: int, **how: Any) -> RunReport:
+        report = super().run(recipe, steps, **how)
+        is_faulty = recipe.settings.get("cross_entropy_fusion")
+        return report.model_copy(update={"loss": tuple(1.2 * x for x in report.loss)}) if is_faulty else report
+
+
+@pytest.mark.parametrize("gain", [1.1, 0.9], ids=["faster", "slower"])
+def test_a_run_in_which_the_gate_sees_a_fault_is_rejected_though_no_final_judged_it(
+    tmp_path: Path, gain: float
+) -> None:
+    fused = {"cross_entropy_fusion": True}
+    moves: tuple[Move, ...] = (
+        ("L-mbs-up", {}, {"mbs": 2}),
+        ("L-fused", {}, fused),
+        ("H-manual-gc", fused, {"manual_gc": True}),
+    )
+
+    def ended(values: dict[str, Any], label: str) -> Outcome:
+        return Outcome(step_time_s=1 / (1.2 if values["mbs"] == 2 else gain if values["cross_entropy_fusion"] else 1))
+
+    result = run(tmp_path / "c", moves, ended, cluster=WithFault)
+    assert result.shipped["mbs"] == 2
+    found = by_edits(learn_campaign(tmp_path / "c"))
+    rejected = found["L-fused", ("cross_entropy_fusion",)]
+    assert (rejected.outcome, rejected.measured) == ("rejected", None)
+    assert "loss" in rejected.message
+    assert not any(lesson == "H-manual-gc" for lesson, _ in found), "a faulty recipe is nothing to compare with"
+    assert found["L-mbs-up", ("mbs",)].outcome == "gain"
+
+
+@pytest.mark.parametrize(("slowdown", "measured"), [(1.09, 1.2), (1.03, 1.2 / 1.015)])
+def test_a_final_on_a_slow_node_says_nothing_and_runs_that_disagree_widen_the_error(
+    tmp_path: Path, slowdown: float, measured: float
+) -> None:
+    def ended(values: dict[str, Any], label: str) -> Outcome:
+        seconds = 1 / (1.2 if values["mbs"] == 2 else 1)
+        return Outcome(step_time_s=seconds * (slowdown if label.startswith("finalist") else 1))
+
+    result = run(tmp_path / "c", MOVES[:1], ended)
+    assert result.shipped["mbs"] == 2
+    (seen,) = learn_campaign(tmp_path / "c").observations
+    assert (seen.outcome, seen.measured) == ("gain", pytest.approx(math.log(measured)))
+    is_alone = slowdown > 1.05
+    assert (seen.se == pytest.approx(0.01 / 1.96, rel=1e-3)) is is_alone
+    assert is_alone or seen.se > 0.008
+
+
+def test_a_campaign_whose_baseline_does_not_run_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        run(tmp_path / "c", MOVES, lambda values, label: Outcome("oom", message="CUDA out of memory"))
+    [(_, why)] = learn_from([tmp_path / "c"]).left_out
+    assert why == f"{tmp_path / 'c'} has nothing to learn, as its baseline does not run (oom: CUDA out of memory)"
 
 
 def test_settings_that_the_gate_refuses_without_a_run_are_kept_apart(tmp_path: Path) -> None:

@@ -176,6 +176,12 @@ def test_an_address_that_is_none_is_refused_before_anything_is_sent(monkeypatch,
         Service()
 
 
+def test_a_key_with_a_line_end_is_refused_before_anything_is_sent(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "test\r")
+    with pytest.raises(UserError, match="a line end"):
+        Service()
+
+
 def test_nobody_listens():
     with service(GOOD) as (sender, _, _):
         pass
