@@ -120,14 +120,13 @@ def conduct(
     Raises:
         UserError, EnvironmentFault: see `tune_recipe`.
     """
-    from attune_lab.gate import CampaignGate, OpenGate
-    from attune_lab.space import search_space
+    from attune_lab.llm.opening import trying
 
-    space = search_space(bench.baseline, bench.cluster, tuple(spec.approvals))
-    gate = (CampaignGate if spec.gate else OpenGate)(bench.cluster, approvals=tuple(spec.approvals))
+    space, gate = _space_and_gate(spec, bench)
     desk = _desk(bench, gate, out)
     _render(bench, bench.baseline)  # a file that cannot say even this is refused before anything is spent
-    _try_tuner(factory, _trial_task(spec, bench, space, desk))
+    with trying():  # a key or an address that is wrong too
+        _try_tuner(factory, _trial_task(spec, bench, space, desk))
     result = run_campaign(
         spec,
         out,
@@ -165,6 +164,19 @@ def refuse_hopeless(request: TuneRequest) -> None:
 
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
     opening_budget(parse_budget(request.budget), bench.baseline, bench.cost_model, _cluster(request, bench, None))
+
+
+def refuse_unusable_tuner(request: TuneRequest) -> None:
+    """Raise what `tune_recipe` would raise of the tuner and its options, before it runs anything or asks a service.
+
+    Raises:
+        UserError: the tuner cannot be set up so.
+        EnvironmentFault: what it needs cannot be read.
+    """
+    bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
+    spec, out = _spec(request, parse_budget(request.budget), bench), request.out or default_folder(request)
+    space, gate = _space_and_gate(spec, bench)
+    _try_tuner(tuner_factory(request.tuner), _trial_task(spec, bench, space, _desk(bench, gate, out)))
 
 
 def end_search_of(request: TuneRequest, reason: str) -> None:
@@ -232,6 +244,14 @@ def _spec(
         world=dict(request.conditions),
         gate=request.gate,
     )
+
+
+def _space_and_gate(spec: CampaignSpec, bench: Workbench) -> tuple[SearchSpace, Gate]:
+    from attune_lab.gate import CampaignGate, OpenGate
+    from attune_lab.space import search_space
+
+    space = search_space(bench.baseline, bench.cluster, tuple(spec.approvals))
+    return space, (CampaignGate if spec.gate else OpenGate)(bench.cluster, approvals=tuple(spec.approvals))
 
 
 def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None:

@@ -48,5 +48,6 @@ class VTrain(PlannedTuner):
                 left_out.append(proposal)
             else:
                 yield proposal
-        yield from left_out
+        for proposal in left_out:  # a list cannot be sent what came of it
+            yield proposal
         return f"the {len(ranking)} recipes ranked highest have been run"

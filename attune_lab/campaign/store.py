@@ -390,6 +390,8 @@ def _read(engine: Engine, where: str, condition: Any) -> CampaignRecord:
             select(_EVENTS).where(_EVENTS.c.campaign_id == campaign.id).order_by(_EVENTS.c.id)
         ).all()
     with understood(where):
+        if campaign.state not in ("open", "finished"):
+            raise ValueError(f"the state of the campaign is {campaign.state!r}")
         return CampaignRecord(
             json.loads(campaign.spec),
             campaign.state,

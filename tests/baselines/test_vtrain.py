@@ -58,3 +58,19 @@ def test_more_memory_left_free_leaves_out_what_is_full():
     free = node_task({"k": 20, "margin": 0.85})
     for proposal, _ in campaign(VTrain(free), free):
         assert proposal.predicted["peak_memory_bytes"] <= 0.15 * 80 * 2**30 * 1.001
+
+
+def test_what_looks_refused_is_run_at_the_end():
+    task = node_task({"k": 12, "margin": 0.1})
+    ranked = [f.recipe for f in best_recipes(task.baseline, NODE, 12, memory_limit=0.9).best]
+    refused = ranked[0].settings["mbs"]
+
+    def outcome(recipe):
+        return ("invalid" if recipe.settings["mbs"] == refused else "ok"), 1.0
+
+    tuner = VTrain(task)
+    run = [p.recipe.digest for p, _ in campaign(tuner, task, outcome, runs=50)]
+    expected = [recipe.digest for recipe in ranked if recipe.digest != task.baseline.digest]
+    assert sorted(run) == sorted(expected)
+    assert run != expected
+    assert tuner.stop_reason == "the 12 recipes ranked highest have been run"

@@ -144,6 +144,7 @@ def test_a_folder_of_another_campaign_says_what_differs(tmp_path: Path, change, 
         ("UPDATE runs SET recipe = replace(recipe, '\"tp\"', '\"pp\"')", "not the one that ran"),
         ("UPDATE runs SET proposal = '{}'", "is not whole"),
         ("UPDATE campaign SET spec = 'x'", "edited or damaged"),
+        ("UPDATE campaign SET state = x'00ff'", "the state of the campaign"),
     ],
 )
 def test_a_row_edited_by_hand_is_found_before_the_ledger_rests_on_it(tmp_path: Path, edit: str, words: str) -> None:
