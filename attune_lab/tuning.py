@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,15 +79,25 @@ def tune_recipe(
         UserError: anything in the request that cannot be used.
         EnvironmentFault: disk, database or another process in the way.
     """
-    from attune_lab.origin import origin_of
+    from attune_lab.origin import evidence_of, origin_of, outgrown
 
     budget = parse_budget(request.budget)
     factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    spec, out = _spec(request, budget, bench), request.out or default_folder(request)
+    out = request.out or default_folder(request)
+    evidence = evidence_of(out, request.tuner, dict(request.options))
+    spec = _spec(request, budget, bench, evidence)
+    if evidence is not None:
+        factory = with_options(factory, {**spec.options, "lessons": evidence})
     cluster = _cluster(request, bench, out / LOGS if request.logs else None)
-    origin = origin_of(bench.file, spec.tuner)
-    return conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
+    origin = origin_of(bench.file, spec.tuner, evidence)
+    data = conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
+    return {**data, "warnings": [*data["warnings"], *outgrown(evidence)]}
+
+
+def with_options(factory: TunerFactory, options: Mapping[str, Any]) -> TunerFactory:
+    """A factory whose tuners are given other options than a campaign's spec names."""
+    return lambda task: factory(replace(task, options=options))
 
 
 def conduct(
@@ -111,14 +121,13 @@ def conduct(
     Raises:
         UserError, EnvironmentFault: see `tune_recipe`.
     """
-    from attune_lab.gate import CampaignGate, OpenGate
-    from attune_lab.space import search_space
+    from attune_lab.llm.opening import trying
 
-    space = search_space(bench.baseline, bench.cluster, tuple(spec.approvals))
-    gate = (CampaignGate if spec.gate else OpenGate)(bench.cluster, approvals=tuple(spec.approvals))
+    space, gate = _space_and_gate(spec, bench)
     desk = _desk(bench, gate, out)
     _render(bench, bench.baseline)  # a file that cannot say even this is refused before anything is spent
-    _try_tuner(factory, _trial_task(spec, bench, space, desk))
+    with trying():  # a key or an address that is wrong too
+        _try_tuner(factory, _trial_task(spec, bench, space, desk))
     result = run_campaign(
         spec,
         out,
@@ -159,6 +168,19 @@ def refuse_hopeless(request: TuneRequest) -> None:
     opening_budget(parse_budget(request.budget), bench.baseline, bench.cost_model, _cluster(request, bench, None))
 
 
+def refuse_unusable_tuner(request: TuneRequest) -> None:
+    """Raise what `tune_recipe` would raise of the tuner and its options, before it runs anything or asks a service.
+
+    Raises:
+        UserError: the tuner cannot be set up so.
+        EnvironmentFault: what it needs cannot be read.
+    """
+    bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
+    spec, out = _spec(request, parse_budget(request.budget), bench), request.out or default_folder(request)
+    space, gate = _space_and_gate(spec, bench)
+    _try_tuner(tuner_factory(request.tuner), _trial_task(spec, bench, space, _desk(bench, gate, out)))
+
+
 def end_search_of(request: TuneRequest, reason: str) -> None:
     """End the search of a campaign whose tuner is no more; the next `tune_recipe` goes on with its finals.
 
@@ -167,10 +189,12 @@ def end_search_of(request: TuneRequest, reason: str) -> None:
     """
     from attune_lab.campaign.search import end_search
     from attune_lab.campaign.store import open_store
+    from attune_lab.origin import evidence_of
 
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    spec = _spec(request, parse_budget(request.budget), bench)
-    with open_store(request.out or default_folder(request), spec) as store:
+    out = request.out or default_folder(request)
+    spec = _spec(request, parse_budget(request.budget), bench, evidence_of(out, request.tuner, dict(request.options)))
+    with open_store(out, spec) as store:
         end_search(store, reason)
 
 
@@ -202,9 +226,12 @@ def _cluster(request: TuneRequest, bench: Workbench, log_dir: Path | None) -> Si
     return SimulatedCluster(bench.cluster, world_seed(request.seed), conditions=conditions, log_dir=log_dir)
 
 
-def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
-    from attune_lab.lessons.evidence import pinned_options
+def _spec(
+    request: TuneRequest, budget: Any, bench: Workbench, evidence: Mapping[str, Any] | None = None
+) -> CampaignSpec:
+    from attune_lab.lessons.evidence import KEPT
 
+    pin = {} if evidence is None else {"lessons": {key: evidence[key] for key in evidence if key != KEPT}}
     return CampaignSpec(
         recipe=request.recipe,
         baseline=bench.baseline,
@@ -212,13 +239,21 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options=pinned_options(request.tuner, dict(request.options)),
+        options={**dict(request.options), **pin},
         approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
         rules=request.rules,
         world=dict(request.conditions),
         gate=request.gate,
     )
+
+
+def _space_and_gate(spec: CampaignSpec, bench: Workbench) -> tuple[SearchSpace, Gate]:
+    from attune_lab.gate import CampaignGate, OpenGate
+    from attune_lab.space import search_space
+
+    space = search_space(bench.baseline, bench.cluster, tuple(spec.approvals))
+    return space, (CampaignGate if spec.gate else OpenGate)(bench.cluster, approvals=tuple(spec.approvals))
 
 
 def _try_tuner(factory: Callable[[TuningTask], Tuner], task: TuningTask) -> None:

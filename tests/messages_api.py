@@ -107,7 +107,7 @@ class Api:
     """
 
     script: object
-    counts: bool = True
+    counts: object = True
     forcible: bool = True
     url: str = ""
     seen: list = field(default_factory=list)
@@ -140,7 +140,10 @@ class Api:
 
 @contextmanager
 def messages_api(script, *, counts=True, forcible=True):
-    """The server; ``counts``: whether it counts tokens; ``forcible``: whether the model can be forced to call a tool.
+    """The server.
+
+    ``counts``: whether it counts tokens, or what comes in place of a count; ``forcible``: whether the model can be
+    forced to call a tool.
 
     What went wrong in the script is raised at the end.
     """
@@ -278,6 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
             return Fail(400, message="anthropic-version: header is required")
         if not self.path.startswith("/v1/messages") or (counting and not self.api.counts):
             return Fail(404, message=f"no such path: {self.path}")
+        if counting and self.api.counts is not True:
+            return self.api.counts
         paused = body.get("messages", [{}])[-1].get("content") in self.api.paused
         why = refusal(body, counting=counting, forcible=self.api.forcible, paused=paused)
         return Fail(400, message=why) if why else None

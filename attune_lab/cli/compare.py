@@ -37,6 +37,8 @@ def compare(
 
     Interrupted? Run the same command again: finished campaigns are kept. More tuners or worlds in the file extend it.
 
+    Exit codes: 0 done, 1 campaigns were refused, 2 unusable input, 3 the environment failed.
+
     Example: attune compare study.yaml --workers 2
     """
     from attune_lab.study.engines import require_engine
@@ -54,16 +56,19 @@ def compare(
             spec, folder, engine=runs_on, workers=workers or os.cpu_count() or 1, address=address, observer=observer
         )
     tuners = _summary(tables.campaigns)
+    statuses = tables.campaigns["status"].value_counts().to_dict()
     data = {
         "study": spec.name,
         "out": str(folder),
         "campaigns": len(tables.campaigns),
-        "statuses": tables.campaigns["status"].value_counts().to_dict(),
+        "statuses": statuses,
         "gpu_hours": float(tables.campaigns["gpu_hours_spent"].sum()),
         "tuners": tuners,
         "report": _report(folder, tables),
     }
     emit(data, as_json=as_json, render=lambda screen: _render(screen, data))
+    if "refused" in statuses:
+        raise typer.Exit(1)
 
 
 def _summary(campaigns: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -231,8 +231,17 @@ def read_records(path: Path) -> tuple[Records, str]:
         UserError: no such file, or not what `write_records` leaves; the message names the campaign.
     """
     data = read_bytes(path, "file of attune lessons learn", LARGEST_FILE)
+    return parse_records(data, str(path)), hashlib.sha256(data).hexdigest()
+
+
+def parse_records(data: bytes, path: str) -> Records:
+    """The records in what `write_records` left in ``path``.
+
+    Raises:
+        UserError: see `read_records`.
+    """
     try:
-        return Records.model_validate_json(data), hashlib.sha256(data).hexdigest()
+        return Records.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["loc"] == ("version",):

@@ -24,7 +24,18 @@ TRANSCRIPT = "transcript.jsonl"
 CHAT_DEADLINE_S = 600.0
 """Seconds an answer of a conversation may take in all; it may be long, and think."""
 
+_trying: ContextVar[bool] = ContextVar("_trying", default=False)
 _replayed: ContextVar[Path | None] = ContextVar("_replayed", default=None)
+
+
+@contextmanager
+def trying() -> Iterator[None]:
+    """Models opened within are tried at once if nothing is recorded yet: a wrong key or address is found out then."""
+    token = _trying.set(True)
+    try:
+        yield
+    finally:
+        _trying.reset(token)
 
 
 @contextmanager
@@ -73,7 +84,7 @@ def open_llm(
         return RecordedLLM(kind, lambda: ScriptedLLM(scripts, allowance), kept, allowance)
     model = model or DEFAULT_MODEL
     allowance = _allowance(model, tokens, usd)
-    ask = None if replayed else lambda: ClaudeLLM(Service(model, allowance=allowance))
+    ask = None if replayed else lambda: ClaudeLLM(_tried(Service(model, allowance=allowance)))
     return RecordedLLM(model, ask, kept, allowance)
 
 
@@ -90,9 +101,16 @@ def open_chat(
     kept, replayed = _kept(transcript)
 
     def connect() -> ClaudeChat:
-        return ClaudeChat(Service(model, effort=effort, allowance=allowance, deadline_s=CHAT_DEADLINE_S))
+        service = Service(model, effort=effort, allowance=allowance, deadline_s=CHAT_DEADLINE_S)
+        return ClaudeChat(_tried(service))
 
     return RecordedChat(model, None if replayed else connect, kept, allowance)
+
+
+def _tried(service: Service) -> Service:
+    if _trying.get():
+        service.try_once()
+    return service
 
 
 def _kept(path: Path | None) -> tuple[Transcript, bool]:

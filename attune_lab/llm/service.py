@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.llm.allowance import Allowance, Spent, bound
@@ -21,6 +22,8 @@ from attune_lab.llm.tokens import estimated_input, most_input
 if TYPE_CHECKING:
     import anthropic
     import httpx2
+
+Sent = TypeVar("Sent")
 
 DEFAULT_MODEL = "claude-opus-5"
 
@@ -39,11 +42,16 @@ MAX_WAIT_S = 8.0
 MAX_ATTEMPTS = 6
 """Attempts at one message; each may cost tokens."""
 
+FIRST_ATTEMPTS = 2
+"""Attempts at the one request that tries the key and the address."""
+
 MAX_BYTES = 32 * 2**20
 """Bytes of one reply over the wire; 128 thousand tokens, the longest output of a model, stay below it."""
 
 MAX_SAID = 300
 """Characters of the service's own error message that are shown."""
+
+_LOGGER = logging.getLogger(__name__)
 
 _CACHED = {"cache_control": {"type": "ephemeral"}}
 
@@ -88,7 +96,10 @@ class Service:
         try:
             import anthropic
         except ImportError as error:
-            raise UserError("asking Claude needs the anthropic package: pip install 'attune-lab[agent]'") from error
+            raise UserError(
+                "asking Claude needs the anthropic package: pip install 'attune-lab[agent]', "
+                "in a checkout pip install -e '.[agent]'"
+            ) from error
         if effort and effort not in EFFORTS:
             raise UserError(f"there is no effort {effort!r}; give one of {', '.join(EFFORTS)}")
         self._sdk, self.model, self._effort, self._deadline_s = anthropic, model, effort, deadline_s
@@ -101,7 +112,8 @@ class Service:
             raise UserError("ANTHROPIC_API_KEY has a line end or another character that no key has; set it anew")
         if not key:
             raise UserError(
-                "asking Claude needs a key: set ANTHROPIC_API_KEY; --policy catalog and llm=scripted need none"
+                "asking Claude needs a key: set ANTHROPIC_API_KEY; without one the attune tuner has --policy catalog, "
+                "and tuners with an option llm have --option llm=scripted"
             )
 
     def _open(self, base_url: str | None) -> anthropic.Anthropic:
@@ -116,6 +128,12 @@ class Service:
         if not usable:
             raise UserError("ANTHROPIC_BASE_URL is no address: set it to one that begins with https://, or unset it")
         return client
+
+    @property
+    def _address(self) -> str:
+        """Where the service is, without what the address may hold of secrets."""
+        url = self._client.base_url
+        return _shown(f"{url.scheme}://{url.netloc.decode(errors='replace')}")
 
     def deadline(self) -> float:
         """The moment at which a message asked for now is given up."""
@@ -136,27 +154,72 @@ class Service:
             UserError: the service refuses the key, the model or the request.
         """
         body, most = self._body(turn, forced), self._most(turn, end)
-        before, why, tried = self.allowance.spent, "", f"in {MAX_ATTEMPTS} attempts"
-        for attempt in range(MAX_ATTEMPTS):
+        before = self.allowance.spent
+
+        def attempt() -> tuple[tuple[Mapping[str, Any], ...], str]:
             self.allowance.reserve(most)
             try:
-                content, stop_reason = self._receive(body, turn.max_tokens, end)
+                return self._receive(body, turn.max_tokens, end)
             except self._sdk.APIStatusError as error:
-                if error.status_code == 400 and "tool_choice" in body:  # models that always think cannot be forced
-                    self._forcible = False
-                    del body["tool_choice"]
-                    continue
+                if error.status_code != 400 or "tool_choice" not in body:
+                    raise
+            self._forcible = False  # models that always think cannot be forced
+            del body["tool_choice"]
+            return attempt()
+
+        content, stop_reason = self._persist(attempt, end, MAX_ATTEMPTS)
+        return Answer(content, stop_reason, **vars(self.allowance.spent - before))
+
+    def try_once(self) -> None:
+        """Return if the service takes the key; what else it says of a request for nothing, it may say.
+
+        Raises:
+            EnvironmentFault: nobody answers at the address.
+            UserError: the service refuses the key, or does not know the model.
+        """
+        end = self.deadline()
+
+        def attempt() -> None:
+            messages: list[Any] = [{"role": "user", "content": "Hello."}]
+            try:
+                with self._attempt(end) as silence:
+                    self._client.messages.count_tokens(model=self.model, messages=messages, timeout=silence)
+            except self._sdk.APIStatusError as error:  # a server that does not count is no reason to stop
+                if error.status_code in (401, 403) or error.api_message == f"model: {self.model}":
+                    self._judge(error)
+            except _Broken as error:
+                if isinstance(error.__cause__, self._sdk.APIConnectionError):
+                    raise
+
+        self._persist(attempt, end, FIRST_ATTEMPTS)
+
+    def _persist(self, attempt: Callable[[], Sent], end: float, attempts: int) -> Sent:
+        """What ``attempt`` returns, made again while the service is busy, broken or silent, each time with a line in
+        the log.
+
+        Raises:
+            EnvironmentFault: it came to nothing before ``end`` in so many attempts.
+            UserError: the service refuses the key, the model or the request.
+        """
+        why, tried = "", f"in {attempts} attempts"
+        for number in range(attempts):
+            try:
+                return attempt()
+            except self._sdk.APIStatusError as error:
                 why, wait = self._judge(error), _retry_after(error)
             except _Broken as error:
                 why, wait = str(error), None
-            else:
-                return Answer(content, stop_reason, **vars(self.allowance.spent - before))
-            wait = min(0.5 * 2**attempt, MAX_WAIT_S) if wait is None else wait
+            wait = min(0.5 * 2**number, MAX_WAIT_S) if wait is None else wait
             if self._clock() + wait >= end:
                 tried = f"within {self._deadline_s:g} s"
                 break
-            self._sleep(wait)
-        raise EnvironmentFault(f"no reply from {self.model} {tried}: {why}; run the same command again later")
+            if number + 1 < attempts:
+                _LOGGER.warning("%s: %s; asked again in %g s", self.model, why, wait)
+                self._sleep(wait)
+        raise EnvironmentFault(
+            f"no reply from {self.model} at {self._address} {tried}: {why}; run the same command again later, "
+            "or set ANTHROPIC_BASE_URL if that is not its address"
+        )
 
     def count(self, turn: Turn, *, end: float) -> Count:
         """Input tokens of ``turn``, as the service counts them or, where it does not before ``end``, by length."""

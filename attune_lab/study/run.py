@@ -13,6 +13,7 @@ from attune_lab.campaign.database import locked
 from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.study.engines import Engine, run_all
 from attune_lab.study.jobs import TRIED_AGAIN, CampaignJob, OracleJob, campaign_jobs, oracle_jobs, read_record
+from attune_lab.study.trial import refuse_unusable_tuners
 from attune_lab.tuning import refuse_hopeless
 from attune_lab.writing import write_file
 
@@ -55,7 +56,8 @@ def run_study(
         observer: told what happens, for display.
 
     Raises:
-        UserError: ``out`` holds a study whose campaigns differ from those asked for.
+        UserError: ``out`` holds a study whose campaigns differ from those asked for; no campaign could begin, or a
+            tuner cannot be set up.
         EnvironmentFault: another process drives it, the folder cannot be written, or the cluster is away.
     """
     from attune_lab.study.provenance import provenance
@@ -70,7 +72,8 @@ def run_study(
         observer.begun(len(campaigns), len(campaigns) - len(left), len(unknown))
         jobs: list[CampaignJob | OracleJob] = [*left, *unknown]
         if jobs:
-            _refuse_hopeless(left)
+            able = _able_scenario(left)
+            refuse_unusable_tuners([job for job in left if job.scenario == able])
             for job in jobs:  # what is tried again has a record
                 job.record.unlink(missing_ok=True)
             with _watched(jobs, observer):
@@ -111,17 +114,22 @@ def _is_left(job: CampaignJob | OracleJob) -> bool:
     return False
 
 
-def _refuse_hopeless(jobs: Sequence[CampaignJob]) -> None:
-    """Raise `UserError` when no campaign at all could begin; where some can, the others are rows that say why not."""
+def _able_scenario(jobs: Sequence[CampaignJob]) -> str | None:
+    """The first scenario of which campaigns can begin, None where nothing is left; the others are rows that say why.
+
+    Raises:
+        UserError: no campaign at all could begin.
+    """
     refusals = []
     for job in {job.scenario: job for job in jobs}.values():
         try:
             refuse_hopeless(job.request())
-            return
+            return job.scenario
         except UserError as error:
             refusals.append(str(error))
     if refusals:
         raise UserError("; ".join(dict.fromkeys(refusals)))
+    return None
 
 
 @contextmanager

@@ -44,11 +44,18 @@ def test_json_then_the_same_from_the_folder_as_a_table(attune, tmp_path):
 def test_refusals(attune, tmp_path):
     for change, words, said in (
         (("[attune", "[atune"), (), "did you mean attune?"),
+        (("use-catalog", "one-levr"), (), "no catalog: "),
         (("12x", "0.1x"), (), "less than one run"),
         (("", ""), ("--engine", "slurm"), "no such engine"),
     ):
         refused = attune("compare", written(tmp_path, change), *words)
         assert (refused.code, said in refused.stderr, refused.stderr.count("\n")) == (2, True, 1)
+
+
+def test_a_campaign_that_is_refused_is_no_success(attune, tmp_path):
+    change = ("[8xH200-SXM5-141GB]", "[8xH200-SXM5-141GB, 3xH200-SXM5-141GB]")
+    outcome = attune("compare", written(tmp_path, change), "--json")
+    assert (outcome.code, outcome.json["statuses"]) == (1, {"finished": 2, "refused": 2})
 
 
 def test_an_interrupted_study_ends_at_once_and_leaves_no_process(tmp_path):

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from attune_lab.contracts import UserError
+from attune_lab.contracts import EnvironmentFault, UserError
 from attune_lab.llm import Request
 from attune_lab.llm.chat import AllowanceSpent
-from attune_lab.llm.opening import open_chat, open_llm, replaying, transcript_path
+from attune_lab.llm.opening import open_chat, open_llm, replaying, transcript_path, trying
 from attune_lab.llm.transcript import Transcript
 from tests.attune_lab.llm.talking import FIRST, after
-from tests.messages_api import Say, call, messages_api, text
+from tests.messages_api import Fail, Raw, Say, call, messages_api, text
 
 SCRIPTS = {"counter": lambda facts: {"n": facts["a"]}}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -104,6 +104,49 @@ def test_dollars_without_a_price_are_refused_at_once():
     ):
         with pytest.raises(UserError, match=r"a ceiling of \$2 needs the price of mystery, .*: give tokens instead"):
             opened()
+
+
+OPENED = [open_chat, lambda **more: open_llm("claude", {}, **more)]
+
+
+@pytest.mark.parametrize("opened", OPENED)
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Fail(401), "set ANTHROPIC_API_KEY to a valid one"),
+        (Fail(404, message="model: claude-opus-5"), "the model's name"),
+    ],
+)
+def test_what_the_service_refuses_is_known_at_once_where_it_is_tried(path, monkeypatch, opened, outcome, said):
+    with messages_api([], counts=outcome) as api:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", api.url)
+        opened(transcript=path)
+        assert api.counted == []
+        with trying(), pytest.raises(UserError, match=said):
+            opened(transcript=path)
+        with trying(), replaying(path):
+            opened()
+    assert len(api.counted) == 1
+    assert api.seen == []
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [True, False, Fail(400), Fail(429), Fail(503), Raw("<html></html>", "text/html"), Raw("no", "text/plain")],
+)
+def test_a_service_that_answers_anything_else_is_not_refused(path, monkeypatch, outcome):
+    with messages_api([Say([text("Hm.")])], counts=outcome) as api, trying():
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", api.url)
+        open_chat(transcript=path).say(FIRST)
+        assert len(api.counted) == 1
+        open_chat(transcript=path)
+        assert len(api.counted) == 1, "what has a transcript was tried before"
+
+
+def test_where_nobody_answers_that_is_known_at_once(path, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    with trying(), pytest.raises(EnvironmentFault, match=r"at http://127\.0\.0\.1:9 in 2 attempts"):
+        open_chat(transcript=path)
 
 
 def test_without_a_key(monkeypatch):

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pandas.testing import assert_frame_equal
 from small_study import study
 
+from attune_lab.contracts import UserError
 from attune_lab.study.run import run_study
 
 ONE_WORLD = "worlds: {first: 100, count: 1}\n"
 
 
 def test_every_way_to_fail_is_a_row_and_the_budget_is_the_same_for_all(tmp_path: Path) -> None:
-    tuners = "[uniform, raises, leaves, exits, crashes, eats, nonsense, invalid, chatty, refuses]"
+    tuners = "[uniform, raises, leaves, exits, crashes, eats, nonsense, invalid, chatty]"
     spec = study(tuners, ONE_WORLD + "memory_limit_gib: 3\n")
     rows = run_study(spec, tmp_path / "out", workers=2).campaigns.set_index("tuner")
     ended = {
         "uniform": "finished", "raises": "tuner_failed", "leaves": "tuner_failed", "exits": "died",
         "crashes": "died", "eats": "tuner_failed", "nonsense": "tuner_failed", "invalid": "finished",
-        "chatty": "finished", "refuses": "refused",
+        "chatty": "finished",
     }  # fmt: skip
     assert rows["status"].to_dict() == ended
     assert "RuntimeError: no idea" in rows["stop_reason"]["raises"]
@@ -28,13 +30,18 @@ def test_every_way_to_fail_is_a_row_and_the_budget_is_the_same_for_all(tmp_path:
     assert "MemoryError" in rows["stop_reason"]["eats"]
     assert "20 proposals were invalid" in rows["stop_reason"]["invalid"]
     assert rows["invalid_proposals"]["invalid"] == 20
-    assert rows["stop_reason"]["refuses"] == "option depth: none is known"
-    ran = rows.drop("refuses")
-    assert ran["gpu_hours_budget"].nunique() == 1
-    assert (ran["gpu_hours_spent"] <= ran["gpu_hours_budget"]).all()
-    assert (ran.drop("uniform")["runs"] >= 4).all()  # the baseline's own, and the one sound proposal
+    assert rows["gpu_hours_budget"].nunique() == 1
+    assert (rows["gpu_hours_spent"] <= rows["gpu_hours_budget"]).all()
+    assert (rows.drop("uniform")["runs"] >= 4).all()  # the baseline's own, and the one sound proposal
     (printed,) = (tmp_path / "out").rglob("chatty/*/output.txt")
     assert printed.read_text().split("\n")[:2] == ["hello", "from outside"]
+
+
+def test_all_tuners_that_cannot_be_set_up_are_named_before_anything_runs(tmp_path: Path) -> None:
+    wrong = "{name: attune, label: mine, options: {without: [one-levr]}}"
+    with pytest.raises(UserError, match=r"mine: .*one-levr.*; refuses: option depth: none is known"):
+        run_study(study(f"[uniform, refuses, {wrong}]", ONE_WORLD), tmp_path / "out")
+    assert not list(tmp_path.rglob("record.json"))
 
 
 def test_a_tuner_that_hangs_is_ended_and_its_campaign_goes_to_its_finals(tmp_path: Path) -> None:

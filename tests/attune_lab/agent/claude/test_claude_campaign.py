@@ -22,7 +22,7 @@ from attune_lab.lessons.notes import read_notes
 from attune_lab.replay import replay_campaign
 from attune_lab.tuning import TuneRequest, tune_recipe
 from tests.attune_lab.agent.claude.scripted_expert import CLUSTER, SEED, edit, expert, launch, played, user_file
-from tests.messages_api import Say, call, messages_api, turns
+from tests.messages_api import Fail, Say, call, messages_api, turns
 
 ROOT = Path(__file__).parents[4]
 OPTIONS = {"policy": "claude", "model": "scripted-expert", "without": ["check-memory-first"]}
@@ -30,9 +30,9 @@ KILLED_BEFORE = (9, 15)
 """The process is killed before it has these answers: after the second run, and after the out-of-memory one."""
 
 
-def tuned(folder, script, **options):
+def tuned(folder, script, counts=True, **options):
     """The result of a campaign in this process, and the server's records."""
-    with messages_api(script) as api, pytest.MonkeyPatch.context() as patch:
+    with messages_api(script, counts=counts) as api, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANTHROPIC_BASE_URL", api.url)
         patch.setenv("ANTHROPIC_API_KEY", "none is needed here")
         every = tuple({**OPTIONS, **options}.items())
@@ -141,6 +141,13 @@ def test_a_ceiling_ends_the_conversation_and_not_the_campaign(tmp_path, whole):
     assert "the allowance of the conversation is spent" in ended["stop_reason"]
     assert sum(api.billed_tokens) <= used * 0.8
     assert ended["gain_pct"] > 20
+
+
+def test_a_refused_key_costs_no_run(tmp_path):
+    with pytest.raises(UserError, match="set ANTHROPIC_API_KEY to a valid one"):
+        tuned(tmp_path, played(expert), Fail(401))
+    with pytest.raises(UserError, match="holds no campaign"):
+        read_campaign(tmp_path / "out")
 
 
 def test_dollars_need_a_price(tmp_path):
