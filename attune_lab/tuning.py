@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
 from attune_lab.campaign.claims import LOGS, discrepancies
+from attune_lab.campaign.result import in_the_finals
 from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import Cluster, Desk, EnvironmentFault, Gate, Tuner, TuningTask, UserError
 from attune_lab.foreign import told_with_place
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 DECISIONS = "decisions.txt"
-"""File of a campaign's folder with what its tuner kept, reverted or left out and why, one line each."""
+"""File of a campaign's folder: what its tuner kept, reverted or left out and why, and what came of it in the finals."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ def conduct(
     data = {**result.to_json(), **here, "warnings": warnings, "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
     if result.decisions:
-        write_file(out / DECISIONS, "".join(f"{line}\n" for line in result.decisions).encode())
+        lines = (*result.decisions, *in_the_finals(result))
+        write_file(out / DECISIONS, "".join(f"{line}\n" for line in lines).encode())
     return data
 
 
