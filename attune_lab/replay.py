@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,12 @@ from attune_lab.campaign.database import Damaged, understood
 from attune_lab.campaign.seals import ORIGIN, broken_seal
 from attune_lab.campaign.spec import CampaignSpec
 from attune_lab.campaign.store import DATABASE, CampaignRecord, RunRow, read_campaign
-from attune_lab.contracts import EnvironmentFault, RunReport, Tuner, TuningTask, UserError
+from attune_lab.contracts import EnvironmentFault, RunReport, UserError
 from attune_lab.llm.opening import TRANSCRIPT, replaying
 from attune_lab.llm.transcript import Transcript
 from attune_lab.origin import options_again, transcript_named, versions
 from attune_lab.replay_differences import NotRecorded, Replayed, differences
-from attune_lab.tuning import conduct
+from attune_lab.tuning import conduct, with_options
 from attune_lab.workbench import TunerFactory, Workbench, tuner_factory
 
 if TYPE_CHECKING:
@@ -163,12 +163,8 @@ def _make_again(kept: _Kept, factory: TunerFactory, scratch: Path) -> Replayed:
     transcript, copy = kept.transcript(), scratch / TRANSCRIPT
     if transcript is not None:
         _copy(transcript, copy)
-    options = options_again(kept.origin, kept.spec.options)
+    as_then = with_options(factory, options_again(kept.origin, kept.spec.options))
     ended: Exception | None = None
-
-    def as_then(task: TuningTask) -> Tuner:
-        return factory(replace(task, options=options))
-
     cluster = RecordedCluster(
         kept.bench.cluster,
         {row.label: row for row in kept.record.runs},

@@ -6,13 +6,14 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attune_lab.campaign import CampaignSpec, Observer, parse_budget, run_campaign
 from attune_lab.campaign.budget import Budget, TunerBudget
 from attune_lab.campaign.claims import LOGS, discrepancies
+from attune_lab.campaign.result import in_the_finals
 from attune_lab.campaign.rules import USUAL, AnswerRules
 from attune_lab.contracts import Cluster, Desk, EnvironmentFault, Gate, Tuner, TuningTask, UserError
 from attune_lab.foreign import told_with_place
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 DECISIONS = "decisions.txt"
-"""File of a campaign's folder with what its tuner kept, reverted or left out and why, one line each."""
+"""File of a campaign's folder: what its tuner kept, reverted or left out and why, and what came of it in the finals."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,25 @@ def tune_recipe(
         UserError: anything in the request that cannot be used.
         EnvironmentFault: disk, database or another process in the way.
     """
-    from attune_lab.origin import origin_of
+    from attune_lab.origin import evidence_of, origin_of, outgrown
 
     budget = parse_budget(request.budget)
     factory = factory or tuner_factory(request.tuner)
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    spec, out = _spec(request, budget, bench), request.out or default_folder(request)
+    out = request.out or default_folder(request)
+    evidence = evidence_of(out, request.tuner, dict(request.options))
+    spec = _spec(request, budget, bench, evidence)
+    if evidence is not None:
+        factory = with_options(factory, {**spec.options, "lessons": evidence})
     cluster = _cluster(request, bench, out / LOGS if request.logs else None)
-    origin = origin_of(bench.file, spec.tuner)
-    return conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
+    origin = origin_of(bench.file, spec.tuner, evidence)
+    data = conduct(spec, bench, out, cluster=cluster, factory=factory, origin=origin, observer=observer)
+    return {**data, "warnings": [*data["warnings"], *outgrown(evidence)]}
+
+
+def with_options(factory: TunerFactory, options: Mapping[str, Any]) -> TunerFactory:
+    """A factory whose tuners are given other options than a campaign's spec names."""
+    return lambda task: factory(replace(task, options=options))
 
 
 def conduct(
@@ -140,7 +151,8 @@ def conduct(
     data = {**result.to_json(), **here, "warnings": warnings, "diff": _diff(bench, shipped)}
     write_file(out / "result.json", json.dumps(data, indent=1).encode())
     if result.decisions:
-        write_file(out / DECISIONS, "".join(f"{line}\n" for line in result.decisions).encode())
+        lines = (*result.decisions, *in_the_finals(result))
+        write_file(out / DECISIONS, "".join(f"{line}\n" for line in lines).encode())
     return data
 
 
@@ -177,10 +189,12 @@ def end_search_of(request: TuneRequest, reason: str) -> None:
     """
     from attune_lab.campaign.search import end_search
     from attune_lab.campaign.store import open_store
+    from attune_lab.origin import evidence_of
 
     bench = open_workbench(request.recipe, request.cluster, carry_over=request.carry_over)
-    spec = _spec(request, parse_budget(request.budget), bench)
-    with open_store(request.out or default_folder(request), spec) as store:
+    out = request.out or default_folder(request)
+    spec = _spec(request, parse_budget(request.budget), bench, evidence_of(out, request.tuner, dict(request.options)))
+    with open_store(out, spec) as store:
         end_search(store, reason)
 
 
@@ -212,9 +226,12 @@ def _cluster(request: TuneRequest, bench: Workbench, log_dir: Path | None) -> Si
     return SimulatedCluster(bench.cluster, world_seed(request.seed), conditions=conditions, log_dir=log_dir)
 
 
-def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
-    from attune_lab.lessons.evidence import pinned_options
+def _spec(
+    request: TuneRequest, budget: Any, bench: Workbench, evidence: Mapping[str, Any] | None = None
+) -> CampaignSpec:
+    from attune_lab.lessons.evidence import KEPT
 
+    pin = {} if evidence is None else {"lessons": {key: evidence[key] for key in evidence if key != KEPT}}
     return CampaignSpec(
         recipe=request.recipe,
         baseline=bench.baseline,
@@ -222,7 +239,7 @@ def _spec(request: TuneRequest, budget: Any, bench: Workbench) -> CampaignSpec:
         budget=budget,
         tuner=request.tuner,
         seed=request.seed,
-        options=pinned_options(request.tuner, dict(request.options)),
+        options={**dict(request.options), **pin},
         approvals=request.approvals,
         carried_over=[asdict(change) for change in bench.carried_over],
         rules=request.rules,

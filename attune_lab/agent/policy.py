@@ -77,6 +77,7 @@ class Candidate:
     Attributes:
         why: the evidence that suggested it.
         gain: expected log gain in tokens/s, ``sd`` its standard deviation.
+        gain_here: the same before past campaigns are heard.
         fit_chance: probability that memory suffices.
         sound_chance: probability that it has no cause of a failure met so far.
         score: expected improvement times both chances.
@@ -88,6 +89,7 @@ class Candidate:
     lesson: Lesson | None
     estimate: Estimate
     gain: float = 0.0
+    gain_here: float = 0.0
     sd: float = 0.0
     fit_chance: float = 1.0
     sound_chance: float = 1.0
@@ -146,7 +148,8 @@ class CatalogPolicy:
         for lesson, why in self._relevant(situation):
             if any("neighbour" in move for move in lesson.moves):
                 sweep += [
-                    (edits, "measured, whatever the model expects", lesson) for edits in self._edits(lesson, best)
+                    (edits, "one step from the best recipe, measured in case the model is wrong", lesson)
+                    for edits in self._edits(lesson, best)
                 ]
             else:
                 moves += [(edits, why, lesson) for edits in self._edits(lesson, best)]
@@ -258,17 +261,17 @@ class Appraiser:
             return []
         look = self.look(fresh, situation)
         columns = zip(look.gains.tolist(), look.sds.tolist(), strict=True)
-        weighed = [self._weighed(*column, draft, situation) for column, draft in zip(columns, fresh, strict=True)]
+        blended = [_blend(*column, draft, situation) for column, draft in zip(columns, fresh, strict=True)]
+        weighed = [self._weighed(*column, draft) for column, draft in zip(blended, fresh, strict=True)]
         gains, sds, sound = (np.array(column) for column in zip(*weighed, strict=True))
         look = Look(gains, sds, look.fit_chances, look.sound_chances * sound)
         figures = (look.gains, look.sds, look.fit_chances, look.sound_chances, look.scores)
-        names = ("gain", "sd", "fit_chance", "sound_chance", "score")
-        rows = zip(*(column.tolist() for column in figures), strict=True)
+        names = ("gain_here", "gain", "sd", "fit_chance", "sound_chance", "score")
+        rows = zip([gain for gain, _ in blended], *(column.tolist() for column in figures), strict=True)
         return [replace(draft, **dict(zip(names, row, strict=True))) for draft, row in zip(fresh, rows, strict=True)]
 
-    def _weighed(self, gain: float, sd: float, draft: Candidate, situation: Situation) -> tuple[float, float, float]:
-        """Expected gain, its spread and the chance not to fail, with the lesson's range and what the past says."""
-        gain, sd = _blend(gain, sd, draft, situation)
+    def _weighed(self, gain: float, sd: float, draft: Candidate) -> tuple[float, float, float]:
+        """Expected gain, its spread and the chance not to fail, with what the past says."""
         if self._past is None or draft.lesson is None:
             return gain, sd, 1.0
         return self._past.weighed(draft.lesson.id, draft.edits, gain, sd)
@@ -322,9 +325,16 @@ def neighbours(space: SearchSpace, recipe: Recipe) -> list[Edits]:
     return [{key: value} for key in space.parameters for value in space.neighbours(recipe, key)]
 
 
-def proposal(candidate: Candidate, space: SearchSpace, before: Recipe) -> Proposal:
-    """What the campaign is asked to run: the lever in ``changed``, the symptom and the predicted effect as reason."""
+def proposal(candidate: Candidate, space: SearchSpace, before: Recipe, past: str = "") -> Proposal:
+    """What the campaign is asked to run: the lever in ``changed``, the symptom and the predicted effect as reason.
+
+    Args:
+        candidate: what to run, ``before`` what it is edited from.
+        space: says what changes between the two.
+        past: how past campaigns weigh in, in words (`Past.words`).
+    """
     effect = f"{math.expm1(candidate.gain):+.1%} tokens/s expected" if abs(candidate.gain) < 2 else "should run"
+    effect += f" ({past})" if past else ""
     return Proposal(
         recipe=candidate.recipe,
         changed=dict(space.changed(before, candidate.recipe)),

@@ -12,6 +12,9 @@ REAL_CHANCE = 0.005
 """A candidate with a smaller probability of a gain beyond the noise band is not run: one run in two hundred would
 pay, and the budget is there to be used."""
 
+NOTHING_LEFT = "no move from the best recipe is left that is new, allowed, and likely to fit and to run"
+"""Why a search ends that has no candidate at all."""
+
 
 @dataclass(frozen=True)
 class StopRule:
@@ -42,10 +45,10 @@ class StopRule:
     def reason(self, ranked: Sequence[Candidate]) -> str:
         """Why none of ``ranked`` is worth a run: one sentence with the figures it rests on."""
         if not ranked:
-            return "nothing legal is left to try"
+            return NOTHING_LEFT
         if promising := self._promising(ranked):
             cheapest = min(self.cost(candidate) for candidate in promising)
-            return f"the next run costs {cheapest:.3g} GPU-hours and {self.left:.3g} are left"
+            return f"the next run costs {cheapest:.3g} GPU-hours and {self.left:.3g} are left for the search"
         best = max(ranked, key=self.chance)
         return (
             f"the best of {len(ranked)} moves left promises {math.expm1(min(best.gain, 2.0)):+.1%} and has a chance of "

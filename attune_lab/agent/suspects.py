@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from attune_lab.parameters import LAYOUT
 from attune_lab.recipe import Value
+from attune_lab.wording import value_in_words
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, Value]
@@ -69,7 +70,7 @@ class Suspects:
         if not weights.any():
             return "nothing in particular"
         first, second = np.unravel_index(int(weights.argmax()), weights.shape)
-        return " and ".join(f"{key} {value}" for key, value in dict.fromkeys((traits[first], traits[second])))
+        return " and ".join(map(_in_words, dict.fromkeys((traits[first], traits[second]))))
 
     def _weigh(self) -> None:
         """Suspicion of each kind of failure: singles on the diagonal, pairs above it."""
@@ -102,6 +103,14 @@ def _having(trait: Trait, recipes: Sequence[Values]) -> list[bool]:
 
 def _is_more(size: Value) -> bool:
     return int(str(size or 1)) > 1
+
+
+def _in_words(trait: Trait) -> str:
+    """``ep_overlap on``, ``tp > 1``, ``tp = 1``."""
+    key, value = trait
+    if key.endswith(MORE):
+        return key if value else f"{key.removesuffix(MORE)} = 1"
+    return f"{key} {value_in_words(value)}"
 
 
 def _suspicion(trait: Trait) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attune_lab.agent.calibration import LIKELY, Calibration, is_too_full
 from attune_lab.agent.coordinates import Coordinates
+from attune_lab.agent.decisions import decision, first_in_the_finals, name_of
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
 from attune_lab.agent.jumps import JumpFinder
 from attune_lab.agent.moves import resolve
@@ -34,17 +35,16 @@ from attune_lab.agent.rules import (
     USE_CATALOG,
     Rulebook,
 )
-from attune_lab.agent.stopping import StopRule
+from attune_lab.agent.stopping import NOTHING_LEFT, StopRule
 from attune_lab.agent.suspects import Suspects
 from attune_lab.campaign.noise import FLOOR, NoiseBand, noise_band
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask, UserError
 from attune_lab.diagnosis import diagnose
 from attune_lab.lessons import catalog as lessons
 from attune_lab.recipe.effective import effective
+from attune_lab.wording import change_in_words
 
 OPTIONS = ("policy", "without", "lessons")
-
-NOTHING_LEFT = "nothing legal is left to try"
 
 CONVINCING = 3.0
 """A gain of this many noise bands needs no second measurement."""
@@ -79,7 +79,8 @@ class AttuneTuner:
         self._task, self._space = task, task.space
         self._rules = _rulebook(task.options)
         self._prices, self._coordinates = Prices(task.space, task.cost_model), Coordinates(task.space)
-        self._appraiser = Appraiser(self._prices, self._coordinates, self._rules, _past(task))
+        self._past = _past(task)
+        self._appraiser = Appraiser(self._prices, self._coordinates, self._rules, self._past)
         self._objections = Objections(task)
         self._policy = self._policy_of(task)
         self._catalog = {lesson.id: lesson for lesson in lessons.load().all()}
@@ -89,8 +90,10 @@ class AttuneTuner:
         self._evidence: dict[str, tuple[int, int]] = {}
         self._refused: set[tuple[Any, ...]] = set()
         self._follow_up: Proposal | None = None
-        self.decisions: list[str] = []
-        """What was kept, reverted, measured again or left out, and by which rule; one line each, as it happened."""
+        self._decisions: list[str] = []
+        self._failed: set[str] = set()
+        self._suspected: dict[str, str] = {}
+        self._on_evidence: set[str] = set()
         self.stop_reason = ""
         """Why `ask` returned None, in one sentence; empty before."""
 
@@ -100,6 +103,24 @@ class AttuneTuner:
         about = (task.baseline, task.cluster, task.space, task.cost_model)
         jumps = JumpFinder(*about, prices=self._prices, allows=self._objections.allow)
         return CatalogPolicy(lessons.load(), self._appraiser, jumps, task.space, self._rules)
+
+    @property
+    def decisions(self) -> Sequence[str]:
+        """What was kept, reverted, measured again or left out, and by which rule; one line each, as it happened.
+
+        The last lines say on how many proposals past campaigns weighed in, and what goes into the finals first.
+        """
+        return (*self._decisions, *self._closing())
+
+    def _closing(self) -> list[str]:
+        baseline = self._history.get(self._task.baseline)
+        if baseline is None or not baseline.ok:
+            return []
+        told = [trial for trial in self._history if trial is not baseline]
+        evidence = sum(trial.recipe.digest in self._on_evidence for trial in told)
+        heard = [f"past campaigns weighed in on {evidence} of the {len(told)} recipes proposed"] if self._past else []
+        sound = (trial for trial in told if trial.recipe.digest not in self._failed)
+        return [*heard, first_in_the_finals(sound, self._best, baseline)]
 
     def ask(self) -> Proposal | None:
         """The next recipe to run with its reason, or None when the search is over."""
@@ -118,17 +139,25 @@ class AttuneTuner:
             self.stop_reason = self.stop_reason or NOTHING_LEFT
             return None
         chosen = ranked[0] if ONE_LEVER in self._rules else self._top_two(ranked, situation)
-        return proposal(chosen, self._space, self._best.recipe)
+        return self._proposal(chosen)
+
+    def _proposal(self, chosen: Candidate) -> Proposal:
+        """``chosen`` as a proposal, with what past campaigns say of it."""
+        lesson = chosen.lesson.id if chosen.lesson else None
+        past = self._past.words(lesson, chosen.edits, chosen.gain_here) if self._past else ""
+        if past:
+            self._on_evidence.add(chosen.recipe.digest)
+        return proposal(chosen, self._space, self._best.recipe, past)
 
     def _allowed(self, ranked: list[Candidate]) -> list[Candidate]:
         """``ranked`` from the first on that nothing is known against."""
         for place, candidate in enumerate(ranked):
             if self._objections.allow(candidate.recipe):
                 return ranked[place:]
-            moved = _words(self._space.changed(self._best.recipe, candidate.recipe))
-            line = f"left out {moved}: {self._objections.against(candidate.recipe)}"
-            if line not in self.decisions:
-                self.decisions.append(line)
+            moved = change_in_words(self._space.changed(self._best.recipe, candidate.recipe))
+            line = f"left out ({moved}): {self._objections.against(candidate.recipe)}"
+            if line not in self._decisions:
+                self._decisions.append(line)
         return []
 
     def tell(self, proposal: Proposal, report: RunReport) -> None:
@@ -138,17 +167,20 @@ class AttuneTuner:
         unfinished, self._follow_up = self._follow_up, None
         if report.status in INFRASTRUCTURE_FAULTS:
             self._follow_up = unfinished if trial.faults < MAX_FAULTS else None
+            verdict = f"lost to the infrastructure ({report.status}), which says nothing of the recipe"
+            self._decide(proposal, report.label, verdict)
             return
         self._calibration.fit(self._history, noise_sd=self._band(self._best) / 2)
         failure = self._failure(report)
         if proposal.recipe.digest == self._best.recipe.digest:
             self._best = trial
         elif failure:
-            self._give_up(proposal, trial, failure)
+            self._give_up(proposal, trial, report.label, failure)
         else:
-            self._judge(proposal, trial)
+            self._judge(proposal, trial, report.label)
         if not failure:
             self._suspects.sound(self._coordinates.values(proposal.recipe))
+            self._clear(report.label)
 
     def _failure(self, report: RunReport) -> str:
         """In which way a run failed; empty where it did not."""
@@ -158,46 +190,60 @@ class AttuneTuner:
             return "scaled gradients"
         return "another loss" if self._moves_the_loss(report) else ""
 
-    def _judge(self, proposal: Proposal, trial: Trial) -> None:
+    def _judge(self, proposal: Proposal, trial: Trial, label: str) -> None:
         """Keep the trial if it beats the best outside the noise band; measure again what is not convincing."""
         band = self._band(trial) if NOISE_BAND in self._rules else 0.0
         gain = (self._best.step_time_s or math.inf) / (trial.step_time_s or math.inf) - 1.0
+        figures = f"{self._figures(gain, trial)}, noise band {band:.1%}"
         may_repeat = RE_MEASURE in self._rules and trial.answers == 1 and math.isfinite(gain)
         if not gain > band:
             if may_repeat and not is_too_full(trial) and _disappoints(proposal, gain):
-                self._repeat(proposal, f"measured {gain:+.1%} tokens/s, far below what is expected: a slow node?")
+                self._repeat(proposal, label, f"{figures}, far below what was expected: a slow node?")
             else:
-                self._decide(
-                    "reverted", proposal, f"{_figures(gain, trial)}, noise band {band:.1%} ({NOISE_BAND.name})"
-                )
+                self._decide(proposal, label, f"reverted, {figures} ({NOISE_BAND.name})")
                 self._lost(proposal)
         elif may_repeat and gain < CONVINCING * band:
-            self._repeat(proposal, f"measured {gain:+.1%} tokens/s, noise band {band:.1%}:")
+            self._repeat(proposal, label, figures)
         else:
             rule = RE_MEASURE if trial.answers > 1 else NOISE_BAND
-            self._decide("kept", proposal, f"{_figures(gain, trial)}, noise band {band:.1%} ({rule.name})")
+            self._decide(proposal, label, f"kept, {figures} ({rule.name})")
             self._won(proposal)
             self._best = trial
 
-    def _repeat(self, proposal: Proposal, why: str) -> None:
+    def _repeat(self, proposal: Proposal, label: str, figures: str) -> None:
         """Ask for the same run once more."""
-        reason = f"{why} measure the same recipe again"
-        self._decide("measured again", proposal, f"{why.rstrip(':')} ({RE_MEASURE.name})")
-        self._follow_up = replace(proposal, reason=reason, remeasure=True)
+        self._decide(proposal, label, f"to be measured again before it counts, {figures} ({RE_MEASURE.name})")
+        self._follow_up = replace(proposal, reason=f"{label} measured again: {figures}", remeasure=True)
 
-    def _give_up(self, proposal: Proposal, trial: Trial, failure: str) -> None:
+    def _give_up(self, proposal: Proposal, trial: Trial, label: str, failure: str) -> None:
         """Revert a run that failed; one out of memory gets the next level of recomputation first."""
         self._lost(proposal)
+        self._failed.add(trial.recipe.digest)
         if failure == "oom":
-            self._follow_up = self._with_recompute(trial) if RETRY_OOM in self._rules else None
-            more = f"tried again with more recomputation ({RETRY_OOM.name})" if self._follow_up else "left"
-            self._decide("reverted", proposal, f"out of memory, {more}")
+            self._follow_up = self._with_recompute(trial, label) if RETRY_OOM in self._rules else None
+            more = f"tried again with more recomputation ({RETRY_OOM.name})" if self._follow_up else "left alone"
+            self._decide(proposal, label, f"reverted, out of memory, {more}")
             return
         self._suspects.failed(failure, self._coordinates.values(trial.recipe))
-        self._decide("reverted", proposal, f"{failure}, most suspect: {self._suspects.likeliest(failure)}")
+        self._suspected[failure] = self._suspects.likeliest(failure)
+        self._decide(proposal, label, f"reverted, {failure}, most suspect: {self._suspected[failure]}")
 
-    def _decide(self, what: str, proposal: Proposal, why: str) -> None:
-        self.decisions.append(f"{what} {_words(proposal.changed)}: {why}")
+    def _clear(self, label: str) -> None:
+        """Say which suspects a sound run had, and is not to blame."""
+        for failure, named in self._suspected.items():
+            now = self._suspects.likeliest(failure)
+            if now != named:
+                self._decisions.append(f"{label} ran with {named}: no longer suspect of {failure}; most suspect: {now}")
+                self._suspected[failure] = now
+
+    def _decide(self, proposal: Proposal, label: str, verdict: str) -> None:
+        self._decisions.append(decision(label, proposal, verdict, proposal.reason))
+
+    def _figures(self, gain: float, trial: Trial) -> str:
+        """A gain with what it is over and the number of runs it rests on."""
+        runs = {1: "one run", 2: "two runs"}.get(trial.answers, f"{trial.answers} runs")
+        over = f"{gain:+.1%} over {name_of(self._best, self._task.baseline)}" if math.isfinite(gain) else "it runs"
+        return f"{over} in {runs}"
 
     def _scales_gradients(self, report: RunReport) -> bool:
         """Whether the first gradient norm is not the baseline's: a fault that Adam hides from the loss."""
@@ -215,19 +261,20 @@ class AttuneTuner:
         apart = [math.log(new / old) for old, new in pairs[len(pairs) // 2 :] if old > 0 and new > 0]
         return bool(apart) and abs(statistics.fmean(apart)) > LOSS_DRIFT
 
-    def _with_recompute(self, trial: Trial) -> Proposal | None:
+    def _with_recompute(self, trial: Trial, label: str) -> Proposal | None:
         """The same layout with the narrowest further recomputation that should fit, or None."""
         recipe = trial.recipe
         lesson = self._catalog.get("P-oom-retry-recompute")
         drafts: list[Candidate] = []
         while edits := resolve({"recompute": "up"}, recipe, self._space):
             (draft,) = self._prices.edited(recipe, [edits])
-            drafts.append(Candidate(draft.recipe, edits, "out of memory", lesson, draft.estimate))
+            why = f"the layout of {label}, which ran out of memory, with more recomputation"
+            drafts.append(Candidate(draft.recipe, edits, why, lesson, draft.estimate))
             recipe = draft.recipe
         drafts = [draft for draft in drafts if not self._history.is_settled(draft.recipe)]
         expected = self._appraiser.expect(drafts, self._situation())
         chosen = next((draft for draft in expected if draft.fit_chance >= LIKELY), None)
-        return proposal(chosen, self._space, self._best.recipe) if chosen else None
+        return self._proposal(chosen) if chosen else None
 
     def _stop_rule(self) -> StopRule:
         """The stop rule on what is known now; a run is expected to cost what the baseline's did, by predicted step."""
@@ -292,17 +339,6 @@ def _disappoints(proposal: Proposal, gain: float) -> bool:
     """Whether a run did so much worse than expected that a slow node, rather than the recipe, must be asked."""
     expected, sd = proposal.predicted.get("gain", 0.0), proposal.predicted.get("gain_sd", 0.0)
     return (1 + gain) * SLOW_RUN * math.exp(UNLIKELY * sd) < 1 + expected
-
-
-def _figures(gain: float, trial: Trial) -> str:
-    """A gain with the number of runs it rests on."""
-    runs = {1: "one run", 2: "two runs"}.get(trial.answers, f"{trial.answers} runs")
-    return f"{gain:+.1%} in {runs}" if math.isfinite(gain) else f"runs, in {runs}"
-
-
-def _words(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """What moves, in words."""
-    return ", ".join(f"{key} {before}->{now}" for key, (before, now) in changed.items())
 
 
 def _past(task: TuningTask) -> Past | None:

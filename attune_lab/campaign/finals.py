@@ -21,6 +21,10 @@ REFUSED = "gate says"
 """How the reason begins for which a finalist was lost to the gate."""
 
 
+BEHIND, DECLINED = "the shipped recipe", "the tuner chose to keep the baseline"
+"""How the reason begins for which a trial that gained was not even a finalist."""
+
+
 @dataclass(frozen=True)
 class Loss:
     """A trial that was not shipped, and why. ``gain`` is a fraction, None where nothing was measured."""
@@ -82,9 +86,9 @@ def finals(
 def _passed_over(winner: Winner | None, choice: str | None) -> str:
     """Why a trial that gained was not even a finalist."""
     if winner is None:
-        return "the tuner chose to keep the baseline"
+        return DECLINED
     why = "was faster in the search" if trial_digest(winner.trial) != choice else "is the tuner's choice"
-    return f"the shipped recipe {why}"
+    return f"{BEHIND} {why}"
 
 
 def measured(trials: Sequence[Trial], baseline: Baseline) -> list[tuple[float, Trial]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from attune_lab.campaign.budget import to_gpu_hours
+from attune_lab.campaign.finals import BEHIND, DECLINED
 from attune_lab.campaign.noise import gain_interval, payback_hours
 from attune_lab.campaign.runner import Runner, finite, overrun_gpu_hours
 from attune_lab.recipe import Recipe
@@ -25,8 +26,9 @@ class CampaignResult(BaseModel):
     """The outcome of one campaign. Throughputs in tokens/s/GPU, shares in percent.
 
     ``shipped`` holds registry settings and, as ``env.NAME``, environment variables; `shipped_recipe` is the whole
-    recipe. A tuner is credited with the re-measured throughput of its finalist. ``lost`` says of every trial that
-    was not shipped what it was lost to. ``llm`` is what language models used: tokens and dollars, beside GPU-hours.
+    recipe, that of the search run ``shipped_from`` (empty for the baseline); ``shipped_label`` is the run it is judged
+    by. A tuner is credited with the re-measured throughput of its finalist. ``lost`` says of every trial that was not
+    shipped what it was lost to. ``llm`` is what language models used: tokens and dollars, beside GPU-hours.
     ``decisions``: what the tuner kept, reverted or left out and why, one line each, where it says so.
     """
 
@@ -44,6 +46,7 @@ class CampaignResult(BaseModel):
     shipped_canonical: dict[str, Any]
     shipped_path: str | None
     shipped_label: str
+    shipped_from: str = ""
     kept_baseline: bool
     baseline_tokens_per_s_per_gpu: float
     shipped_tokens_per_s_per_gpu: float
@@ -110,6 +113,7 @@ def build_result(
         shipped_canonical=shipped.canonical(),
         shipped_path=shipped_path,
         shipped_label=winner.report.label if winner else baseline.runs[0].label,
+        shipped_from=winner.trial.label if winner else "",
         kept_baseline=winner is None,
         baseline_tokens_per_s_per_gpu=baseline.tokens_per_s_per_gpu,
         shipped_tokens_per_s_per_gpu=rate,
@@ -131,6 +135,24 @@ def build_result(
         lost=tuple(_lost(loss) for loss in losses),
         runs=tuple(run_json(row) for row in runner.store.runs()),
     )
+
+
+def in_the_finals(result: CampaignResult) -> list[str]:
+    """What the finals made of what the tuner decided, one line each; what is shipped comes last."""
+    judged = (loss for loss in result.lost if loss["gain_pct"] is not None and loss["gain_pct"] > result.noise_band_pct)
+    lines = [
+        f"{loss['label']} is not shipped: {loss['reason']}"
+        for loss in judged
+        if not loss["reason"].startswith((BEHIND, DECLINED))
+    ]
+    if result.kept_baseline:
+        return [*lines, "the recipe is kept as it was"]
+    low, high = result.gain_interval_pct
+    return [
+        *lines,
+        f"shipped {result.shipped_from or result.shipped_label}: measured again {result.gain_pct:+.1f}% "
+        f"({low:+.1f} to {high:+.1f}%) over baseline, gate: {result.gate['verdict']}",
+    ]
 
 
 def run_json(row: RunRow) -> dict[str, Any]:

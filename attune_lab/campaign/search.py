@@ -42,7 +42,7 @@ MAX_RECIPE_BYTES = 4_194_304
 """So much of a recipe is kept; those of files are far smaller."""
 
 
-MAX_DECISIONS, MAX_DECISION = 2000, 400
+MAX_DECISIONS, MAX_DECISION = 2000, 1000
 """So many of a tuner's decisions are kept, and so many characters of each."""
 
 
@@ -172,7 +172,7 @@ class _Loop:
             try:
                 report, was_free = self._answer(proposal)
             except BudgetExceeded as refusal:
-                return f"the budget is spent: {refusal}"
+                return f"the budget is spent: {refusal} for the search; the rest is reserved for the finals"
             free = free + 1 if was_free else 0
             _guarded(tuner.tell, asked, report)
         return f"the tuner's last {self.rules.free_answers} proposals were invalid or repeats"

@@ -31,7 +31,7 @@ def tune(
         typer.Option(help="Policy of the attune tuner: catalog (when not given) or claude.", show_default=False),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(help=f"Switch off a search rule; repeatable: {SEARCH_RULES}.")
+        list[str] | None, typer.Option(help=f"Switch off a search rule (docs/rules.md); repeatable: {SEARCH_RULES}.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the tuner, KEY=VALUE, VALUE as in YAML; repeatable.")

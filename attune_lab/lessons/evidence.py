@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import zlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,9 +15,14 @@ from typing import Any, Protocol
 from attune_lab.contracts import UserError
 from attune_lab.lessons.cells import Cells, Effect, move_of
 from attune_lab.lessons.context import Context
-from attune_lab.lessons.records import LearntCampaign, Observation, read_records
+from attune_lab.lessons.records import LARGEST_FILE, LearntCampaign, Observation, parse_records, read_records
+from attune_lab.recipe.text_files import read_bytes
 
-__all__ = ["Context", "Effect", "Evidence", "Experience", "pinned", "pinned_options", "takes_evidence"]
+__all__ = ["KEPT", "Context", "Effect", "Evidence", "Experience", "kept", "pinned", "pinned_options", "takes_evidence"]
+
+
+KEPT = "kept"
+"""Key beside those of `pinned`: the file itself, compressed, as text."""
 
 
 class Experience(Protocol):
@@ -38,13 +46,14 @@ class Evidence:
 
     @staticmethod
     def load(source: object) -> Evidence:
-        """The evidence in a file of `attune lessons learn`, named by its path or by what `pinned` made of it.
+        """The evidence in a file of `attune lessons learn`, named by its path or by what `pinned` or `kept` made of it.
 
         Raises:
             UserError: no such file, not such a file, or not the one that was pinned.
         """
         if isinstance(source, Mapping):
-            evidence, digest = _read(str(source.get("file", "")))
+            file, text = str(source.get("file", "")), source.get(KEPT)
+            evidence, digest = _read(file) if text is None else _unpacked(str(text), file)
             if digest != source.get("sha256"):
                 raise UserError(f"{source.get('file')} has changed since it was chosen; choose it again, or restore it")
         elif isinstance(source, str | Path):
@@ -116,6 +125,19 @@ def pinned(path: Path | str) -> dict[str, Any]:
     return {"file": str(path), "sha256": digest, **counted}
 
 
+def kept(pin: Mapping[str, Any]) -> dict[str, Any]:
+    """A pin with the file itself, from which `Evidence.load` reads it whatever becomes of the file.
+
+    Raises:
+        UserError: the file is gone, or has changed since it was pinned.
+    """
+    Evidence.load(pin)
+    if KEPT in pin:
+        return dict(pin)
+    data = read_bytes(Path(pin["file"]), "file of attune lessons learn", LARGEST_FILE)
+    return {**pin, KEPT: base64.b85encode(zlib.compress(data)).decode()}
+
+
 def takes_evidence(tuner: str, options: Mapping[str, Any]) -> bool:
     """Whether a tuner (its name, wrappers after it) is given a file of evidence by its options."""
     return tuner.partition("+")[0] == "attune" and options.get("lessons") is not None
@@ -147,6 +169,16 @@ def _read(path: str) -> tuple[Evidence, str]:
     except (OSError, ValueError):
         return _read_once(path)  # which says what is wrong
     return _read_once(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=4)
+def _unpacked(text: str, file: str) -> tuple[Evidence, str]:
+    """The evidence in the text that `kept` made of ``file``, and its SHA-256."""
+    try:
+        data = zlib.decompressobj().decompress(base64.b85decode(text), LARGEST_FILE)
+    except (ValueError, zlib.error) as error:
+        raise UserError(f"what was kept of {file} with the campaign is damaged; restore the campaign") from error
+    return Evidence(parse_records(data, file).campaigns), hashlib.sha256(data).hexdigest()
 
 
 @lru_cache(maxsize=4)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from attune_lab.campaign import Observer
 from attune_lab.campaign.budget import to_gpu_hours
+from attune_lab.wording import change_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,10 +79,12 @@ class _Display(Observer):
         if row.purpose != "twin":
             self._best = max(self._best, rate)
         colour = _COLOURS.get(report.status, "magenta")
-        speed = f"{rate:9,.0f} tokens/s/GPU {self._gain(rate):8s}" if rate else " " * 32
+        speed = f"{rate:9,.0f} {self._gain(rate):8s}" if rate else " " * 18
+        if self._runs == 1:
+            self._console.print("[dim]run          outcome  tok/s/GPU    gain   what is tried[/dim]", no_wrap=True)
         self._bar.update(self._task, description=self._phase)
         self._console.print(
-            f"{short_label(row.label):12s} [{colour}]{report.status:12s}[/{colour}] {speed}  {escape(_what(row))}",
+            f"{short_label(row.label):12s} [{colour}]{report.status:8s}[/{colour}] {speed}  {escape(_what(row))}",
             overflow="ellipsis",
             no_wrap=True,
         )
@@ -115,5 +118,4 @@ def short_label(label: str) -> str:
 
 
 def _what(row: RunRow) -> str:
-    changed = ", ".join(f"{key} {after}" for key, (_, after) in row.proposal["changed"].items())
-    return (changed or row.proposal["reason"])[:200]  # one line of a terminal, whatever a tuner wrote
+    return (change_in_words(row.proposal["changed"]) or row.proposal["reason"])[:500]  # whatever a tuner wrote

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from attune_lab.cli.output import table
+from attune_lab.cli.output import several, table
 from attune_lab.report.progress import short_label
 from attune_lab.tuning import DECISIONS
+from attune_lab.wording import change_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
 _STATUS_COLOURS = {"ok": "green", "oom": "red", "invalid": "yellow", "timeout": "yellow"}
 _LONGEST = 1000
 """Characters shown of a reason; a tuner may have written a book."""
-_ROOMY = 100
-"""Columns of a terminal from which on the table of runs is spaced as other tables are."""
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -42,8 +43,8 @@ def render_summary(console: Console, result: Result) -> None:
     _runs(console, result)
     _lost(console, result)
     _gate(console, result)
-    console.print(_headline(result))
     _shipped(console, result)
+    console.print(_headline(result))
 
 
 def _headline(result: Result) -> Panel:
@@ -61,9 +62,20 @@ def _headline(result: Result) -> Panel:
             f"{_rate(before)}  ->  [bold]{_rate(after)}[/bold]\n"
             f"measured again: {low:+.1f} to {high:+.1f} %, {band}; gate: {result['gate']['verdict']}"
         )
-    origin = f"[dim]{result['provenance']} cluster, tuner {result['tuner']}, seed {result['seed']}[/dim]"
+    origin = f"[dim]{result['provenance']} cluster, {escape(_tuner(result))}, seed {result['seed']}[/dim]"
     lines = (first, *_bill(result), f"the search ended: {escape(result['stop_reason'])}", origin)
     return Panel("\n".join(lines), title=title, title_align="left", border_style=colour, expand=False)
+
+
+def _tuner(result: Result) -> str:
+    """Who searched: the tuner, its policy where it has one, and the search rules that were switched off."""
+    options = result["options"]
+    usual = "catalog" if result["tuner"].partition("+")[0] == "attune" else None
+    policy = options.get("policy", usual)
+    words = [f"tuner {result['tuner']}", *([f"policy {policy}"] if policy else [])]
+    if without := options.get("without"):
+        words.append(f"rules off: {', '.join(map(str, without)) if isinstance(without, list | tuple) else without}")
+    return ", ".join(words)
 
 
 def _bill(result: Result) -> tuple[str, ...]:
@@ -94,36 +106,31 @@ def _carried_over(console: Console, result: Result) -> None:
     drawn = _grid()
     for change in result["carried_over"]:
         drawn.add_row(
-            _changes({change["key"]: (change["before"], change["after"])}), f"[dim]{escape(change['why'])}[/dim]"
+            escape(change_in_words({change["key"]: (change["before"], change["after"])})),
+            f"[dim]{escape(change['why'])}[/dim]",
         )
     console.print(drawn)
     console.print()
 
 
 def _runs(console: Console, result: Result) -> None:
+    """One line for each run, cut where the terminal ends; why each was made is in the decisions and in the JSON."""
     baseline = result["baseline_tokens_per_s_per_gpu"]
-    right = ("tokens/s/GPU", "gain", "GPU-h")
-    drawn = table(
-        "Run by run, each change on top of the best recipe before it",
-        "run",
-        "outcome",
-        *right,
-        "what was tried, and why",
-        right=right,
-    )
-    if console.width < _ROOMY:
-        drawn.padding = (0, 1, 0, 0)
+    right = ("gain", "GPU-h")
+    title = "Run by run, each change on top of the best recipe before it"
+    drawn = table(title, "run", "outcome", *right, "what was tried", right=right)
+    for column in drawn.columns[:-1]:
+        column.no_wrap = True
+    drawn.padding = (0, 1, 0, 0)
     for run in result["runs"]:
         rate = run["tokens_per_s_per_gpu"]
         colour = _STATUS_COLOURS.get(run["status"], "magenta")
-        why = f"[dim]{escape(run['reason'][:_LONGEST])}[/dim]" if run["reason"] else ""
         drawn.add_row(
             short_label(run["label"]),
             "[dim]repeat[/dim]" if run["repeated"] else f"[{colour}]{run['status']}[/{colour}]",
-            f"{rate:,.0f}" if rate else "-",
             f"{100 * (rate / baseline - 1):+.1f} %" if rate and baseline else "-",
             f"{run['gpu_hours']:,.1f}",
-            "\n".join(filter(None, (_changes(run["changed"]), why))),
+            Text(change_in_words(run["changed"]) or run["reason"][:_LONGEST], no_wrap=True, overflow="ellipsis"),
         )
     console.print(drawn)
 
@@ -138,7 +145,9 @@ def _known(console: Console, result: Result) -> None:
     known = result["options"].get("lessons")
     if isinstance(known, Mapping):
         models = ", ".join(known["models"]) or "no model"
-        of = f"{known['campaigns']} campaigns of {models} in {known['file']} (SHA-256 {known['sha256'][:12]})"
+        of = (
+            f"{several(known['campaigns'], 'campaign')} of {models} in {known['file']} (SHA-256 {known['sha256'][:12]})"
+        )
         console.print(f"Known before: {escape(of)}")
 
 
@@ -156,7 +165,7 @@ def _lost(console: Console, result: Result) -> None:
         return
     console.print("[bold]Rejected, and why[/bold]")
     drawn = _grid()
-    for labels, reason in _grouped((short_label(entry["label"]), entry["reason"]) for entry in result["lost"]):
+    for labels, reason in _grouped((short_label(entry["label"]), _kind(entry["reason"])) for entry in result["lost"]):
         drawn.add_row(labels, escape(reason))
     console.print(drawn)
     console.print()
@@ -170,6 +179,13 @@ def _grid() -> Table:
     return drawn
 
 
+def _kind(reason: str) -> str:
+    """``reason`` without what differs from run to run: the gain, and how much memory was asked for."""
+    if reason.startswith("oom: "):
+        return reason.partition(". ")[0]
+    return re.sub(r" \([^()]*% here\)", "", reason)
+
+
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """One row per reason, with the runs it holds for."""
     by_reason: dict[str, list[str]] = {}
@@ -180,27 +196,16 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _shipped(console: Console, result: Result) -> None:
     if result["diff"]:
-        console.print("\n[bold]The shipped recipe against the one that came in[/bold]")
+        console.print("[bold]The shipped recipe against the one that came in[/bold]")
         for line in result["diff"].splitlines():
             console.print(Text("  " + line, style=_DIFF_COLOURS.get(line[:1], "dim")))
-    console.print(f"\nshipped recipe   {result['shipped_path']}", soft_wrap=True, markup=False)
-    console.print(f"campaign folder  {result['out']}", soft_wrap=True, markup=False)
+        console.print()
+    paths = {"shipped recipe": result["shipped_path"], "campaign folder": result["out"]}
     if result["decisions"]:
-        console.print(f"its decisions    {Path(result['out']) / DECISIONS}", soft_wrap=True, markup=False)
-
-
-def _changes(changed: Mapping[str, Any]) -> str:
-    return escape(", ".join(f"{key} {_value(before)} -> {_value(after)}" for key, (before, after) in changed.items()))
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "default"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, list | tuple):
-        return "+".join(map(str, value)) or "none"
-    return str(value)
+        paths["its decisions"] = Path(result["out"]) / DECISIONS
+    for name, path in paths.items():
+        console.print(f"{name:15s}  {shlex.quote(str(path))}", soft_wrap=True, markup=False)
+    console.print()
 
 
 def _rate(tokens_per_s: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attune_lab.agent.claude.odds import Odds
+from attune_lab.agent.decisions import BASELINE, decision
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.rules import NOISE_BAND, RE_MEASURE, STOP, Rulebook
 from attune_lab.agent.stopping import REAL_CHANCE
@@ -17,9 +18,6 @@ from attune_lab.campaign.noise import FLOOR, noise_band
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask
 from attune_lab.lessons.catalog import Catalog
 from attune_lab.recipe import Recipe
-
-BASELINE = "baseline"
-"""What the model calls the recipe as it came in."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,12 @@ class Journal:
         trial = self._latest = self.history.record(proposal.recipe, estimate, report)
         run = Run(report.label, proposal.recipe, report, dict(proposal.changed))
         self.runs.setdefault(report.label, run)
-        line = f"{report.label} ({_levers(proposal)}): {self._judge(proposal, trial, report)}"
+        verdict = self._judge(proposal, trial, report)
         self._odds.learn(noise_sd=self.band() / 2)
         if proposal.changed or proposal.remeasure:
-            self.decisions.append(line)
-        return line
+            reason = f"{proposal.reason}; {proposal.predicted.get('gain', 0.0):+.1%} tokens/s expected"
+            self.decisions.append(decision(report.label, proposal, verdict, reason))
+        return decision(report.label, proposal, verdict)
 
     def _judge(self, proposal: Proposal, trial: Trial, report: RunReport) -> str:
         """What a run means for what is kept. The best is replaced here and nowhere else."""
@@ -166,9 +165,3 @@ class Journal:
         known = next((entry for entry in self.catalog.lessons if entry.id == lesson), None)
         chance = self._odds.chance(recipe, known, self.best, self.band()) if STOP in self.rules else None
         return Draft(recipe, lesson, symptom, remeasure, chance, cost)
-
-
-def _levers(proposal: Proposal) -> str:
-    """``tp 4 -> 2, recompute full -> none``."""
-    parts = [f"{key} {before} -> {after}" for key, (before, after) in proposal.changed.items()]
-    return ", ".join(parts) or ("measured again" if proposal.remeasure else "as it came in")

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.agent.claude.journal import BASELINE, Journal, Run
+from attune_lab.agent.claude.journal import Journal, Run
 from attune_lab.agent.claude.toolbox import Refused, figure, shortened
 from attune_lab.agent.claude.workspace import Document, Text, log_of
+from attune_lab.agent.decisions import BASELINE
 from attune_lab.agent.rules import Rulebook
 from attune_lab.contracts import Desk, Estimate, TuningTask
 from attune_lab.lessons.catalog import Catalog

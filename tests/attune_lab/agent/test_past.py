@@ -62,6 +62,19 @@ def test_a_lesson_that_failed_elsewhere_comes_later(monkeypatch) -> None:
     assert warned.ask().lesson != first.lesson
 
 
+def test_the_past_is_heard_in_reasons_and_counted_in_the_decisions(monkeypatch) -> None:
+    assert past(None).words("L", {"tp": 2}, 0.08) == ""
+    told = past(Effect(math.log(0.997 / 1.083), 0.1, 0.0, 4)).words("L", {"tp": 2}, math.log(1.083))
+    assert told == "the model says +8.3%, 4 past tries -0.3%"
+
+    monkeypatch.setattr("attune_lab.agent.tuner._past", lambda task: past(Effect(0.01, 0.1, 0.0, 1)))
+    tuner = AttuneTuner(make_task())
+    log = campaign(tuner, FakeWorld(100), runs=3)
+    assert all("tokens/s expected (the model says " in proposal.reason for proposal, _ in log[:1])
+    tried = len({proposal.recipe.digest for proposal, _ in log})
+    assert f"past campaigns weighed in on {tried} of the {tried} recipes proposed" in tuner.decisions
+
+
 def test_evidence_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(UserError):
         AttuneTuner(make_task(options={"lessons": "no/such/file.json"}))

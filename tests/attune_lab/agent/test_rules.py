@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from agent_world import BASELINE, SPACE, FakeBudget, FakeCostModel, FakeWorld, campaign, make_task, report
 
@@ -17,6 +19,12 @@ def run(world: FakeWorld, *without: str, runs: int = 20, **changes):
 def test_an_unknown_rule_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"did you mean noise-band\? known: one-lever, .*stop-when-not-worth-it"):
         Rulebook(["noise-bnad"])
+
+
+def test_the_page_of_the_rules_says_what_they_demand() -> None:
+    page = (Path(__file__).parents[3] / "docs/rules.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| rule ")]
+    assert rows == [f"| {rule.name} | {rule.statement} |" for rule in RULES]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -97,8 +105,9 @@ def test_noise_band() -> None:
         baseline = world.run(BASELINE, "again")
         slightly = tuple(t / 1.003 for t in baseline.step_times_s)
         each.tell(proposal, baseline.model_copy(update={"label": "1", "step_times_s": slightly}))
-        assert each.decisions[-1].startswith("kept " if each is loose else "reverted ")
-        assert each.decisions[-1].endswith("(noise-band)")
+        verdict = next(line for line in each.decisions if line.startswith("1 ("))
+        assert f"): {'kept' if each is loose else 'reverted'}, +0.3% over baseline in one run, " in verdict
+        assert "(noise-band) [" in verdict
         assert (each._best.recipe.digest == proposal.recipe.digest) is (each is loose)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attune_lab.agent import AttuneTuner
 from attune_lab.agent.policy import Candidate
-from attune_lab.agent.stopping import REAL_CHANCE, StopRule
+from attune_lab.agent.stopping import NOTHING_LEFT, REAL_CHANCE, StopRule
 
 ESTIMATE = FakeCostModel().estimate([BASELINE])[0]
 
@@ -45,9 +45,9 @@ def test_a_lever_the_model_thinks_neutral_is_worth_a_run_while_its_effect_is_unc
 
 
 def test_reasons_to_stop() -> None:
-    assert rule().reason([]) == "nothing legal is left to try"
+    assert rule().reason([]) == NOTHING_LEFT
     broke = rule(left=0.5).reason([candidate(0.1, 0.01)])
-    assert broke == "the next run costs 1 GPU-hours and 0.5 are left"
+    assert broke == "the next run costs 1 GPU-hours and 0.5 are left for the search"
     said = rule(band=0.016).reason([candidate(math.log(1.003), 0.003), candidate(-0.2, 0.005)])
     assert said.startswith("the best of 2 moves left promises +0.3% and has a chance of ")
     assert said.endswith("% to gain more than the noise band of 1.6%")
@@ -66,7 +66,7 @@ def test_the_tuner_says_why_it_stops() -> None:
 def test_the_tuner_says_when_money_is_what_it_lacks() -> None:
     tuner = AttuneTuner(make_task(budget=FakeBudget(left_for_search=0.1)))
     assert campaign(tuner, FakeWorld(7)) == []
-    assert tuner.stop_reason.endswith("GPU-hours and 0.1 are left")
+    assert tuner.stop_reason.endswith("GPU-hours and 0.1 are left for the search")
 
 
 @pytest.mark.parametrize("off", [[], ["stop-when-not-worth-it"]])
@@ -75,4 +75,4 @@ def test_an_exhausted_space_is_a_reason(off: list[str]) -> None:
     campaign(tuner, FakeWorld(7), runs=0)
     tuner._policy = type("Nothing", (), {"rank": lambda self, situation: []})()
     assert tuner.ask() is None
-    assert tuner.stop_reason == "nothing legal is left to try"
+    assert tuner.stop_reason == NOTHING_LEFT

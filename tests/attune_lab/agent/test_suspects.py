@@ -65,7 +65,7 @@ def test_a_switch_is_more_suspect_than_a_size() -> None:
     suspects.failed("hang", {**plain, "tp": 4, "overlap": True})
     larger, hidden = suspects.chance([{**plain, "tp": 4}, {**plain, "overlap": True}])
     assert hidden < 0.3 < larger
-    assert suspects.likeliest("hang") == "overlap True"
+    assert suspects.likeliest("hang") == "overlap on"
 
 
 def test_kinds_of_failure_have_causes_of_their_own() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 
 import pytest
-from agent_world import BASELINE, SPACE, FakeWorld, best_true_gain, campaign, make_task, report
+from agent_world import BASELINE, SPACE, FakeBudget, FakeWorld, best_true_gain, campaign, make_task, report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,9 +146,42 @@ def decisions(world, **changes):
 
 def test_every_run_has_a_decision_in_words() -> None:
     log, lines = decisions(FakeWorld(100))
-    verdicts = [line for line in lines if line.startswith(("kept ", "reverted ", "measured again "))]
-    assert len(verdicts) == len(log)
-    assert all("->" in line and ": " in line and "\n" not in line for line in verdicts)
+    assert len(lines) == len(log) + 1
+    for line, (proposal, answer) in zip(lines, log, strict=False):
+        assert re.match(r"\S+ \(\S.* -> .*\): (kept|reverted|to be measured again before it counts), ", line)
+        assert line.startswith(f"{answer.label} (")
+        assert line.endswith(f"[{proposal.lesson}: {proposal.reason}]")
+        assert " -> True" not in line
+
+
+def test_the_last_decision_says_what_the_finals_begin_with() -> None:
+    """By the mean of all timed steps, as the finals rank: the fastest that met no failure."""
+    log, lines = decisions(FakeWorld(100))
+    times = {}
+    for proposal, answer in log:
+        if answer.status == "ok":
+            times.setdefault(proposal.recipe.digest, []).append((answer.label, 1 / answer.mean_step_time_s))
+    first = max(times.values(), key=lambda runs: statistics.fmean(rate for _, rate in runs))[0][0]
+    assert lines[-1].startswith(f"{first} goes into the finals first: the fastest measured, +")
+    _, nothing = decisions(FakeWorld(100), budget=FakeBudget(left_for_search=0.0))
+    assert nothing[-1].startswith("nothing goes into the finals: no run gained more over the baseline than the noise")
+
+
+def test_who_ran_well_is_suspect_no_longer() -> None:
+    """A crash blames what it had that the baseline has not; once a run with that is sound, another is named."""
+    tuner = AttuneTuner(make_task())
+    campaign(tuner, FakeWorld(100), runs=0)
+    both, one = (SPACE.apply(BASELINE, {"moe_permute_fusion": True, **more}) for more in ({"recompute": "moe"}, {}))
+
+    def told(recipe, answer):
+        tuner.tell(Proposal(recipe, changed=SPACE.changed(BASELINE, recipe), reason="why"), answer)
+        return tuner.decisions[:-1]
+
+    assert "most suspect: moe_permute_fusion on [" in told(both, report("1", "crash"))[-1]
+    cleared = told(one, FakeWorld(100).run(one, "2"))[-1]
+    assert cleared == "2 ran with moe_permute_fusion on: no longer suspect of crash; most suspect: recompute moe"
+    third = SPACE.apply(both, {"mbs": 2})
+    assert "most suspect: recompute moe [" in told(third, report("3", "crash"))[-1]
 
 
 def test_a_recipe_that_moves_the_loss_is_not_kept() -> None:
@@ -164,7 +198,7 @@ def test_a_recipe_that_moves_the_loss_is_not_kept() -> None:
     fused = [proposal for proposal, _ in log if SPACE.value(proposal.recipe, "moe_permute_fusion")]
     assert 1 <= len(fused) <= 3
     assert not SPACE.value(tuner._best.recipe, "moe_permute_fusion")
-    assert any("another loss, most suspect: moe_permute_fusion True" in line for line in tuner.decisions)
+    assert any("another loss, most suspect: moe_permute_fusion on" in line for line in tuner.decisions)
 
 
 def test_the_first_move_is_a_lesson_s_and_the_whole_space_is_looked_at_next() -> None:

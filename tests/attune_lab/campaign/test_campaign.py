@@ -121,6 +121,7 @@ def test_twenty_free_answers_in_a_row_end_the_search(tmp_path: Path) -> None:
 def test_the_search_ends_when_the_next_run_could_overshoot(tmp_path: Path) -> None:
     result = campaign(tmp_path, edits=[{"gbs": 64 * n} for n in range(2, 99)], spec=spec_for("20x"))
     assert result.stop_reason.startswith("the budget is spent: ")
+    assert result.stop_reason.endswith(" are left for the search; the rest is reserved for the finals")
     assert result.gpu_hours_spent <= result.gpu_hours_budget
 
 

@@ -146,7 +146,7 @@ def test_the_usage_of_language_models_is_reported(tmp_path: Path, usage: Any, ke
     ("decisions", "kept"),
     [
         (["kept tp 4->2: +25 %", "reverted\nmbs"], ("kept tp 4->2: +25 %", "reverted mbs")),
-        (["x" * 1000, 3, "", None], ("x" * 400,)),
+        (["x" * 2000, 3, "", None], ("x" * 1000,)),
         (7, ()),
         (None, ()),
     ],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from attune_lab.cli.lessons import DEFAULT
+from attune_lab.cluster.simulated import SimulatedCluster
+from attune_lab.contracts import RunReport
 from attune_lab.lessons import records
 from attune_lab.lessons.records import LearntCampaign, Observation, Records, Traits
 
@@ -83,13 +86,46 @@ def test_from_a_campaign_to_the_next(attune) -> None:
     known = second["options"]["lessons"]
     assert (known["file"], known["campaigns"], len(known["models"])) == (str(FILE), 1, 1)
     assert attune("replay", "second", "--json").json["reproduced"]
-    assert f"1 campaigns of {known['models'][0]}" in " ".join(
+    assert f"1 campaign of {known['models'][0]}" in " ".join(
         attune(*tune[:-1], "--seed", "101", "--lessons", FILE, "--out", "second").stdout.split()
     )
     attune("lessons", "learn", "second")
-    grown = attune(*tune[:-1], "--seed", "101", "--lessons", FILE, "--out", "second")
-    assert grown.code == 2
-    assert "option lessons campaigns/lessons.json (1 campaigns, " in grown.stderr
+    grown = attune(*tune, "--seed", "101", "--lessons", FILE, "--out", "second").json
+    assert {**grown, "warnings": second["warnings"]} == second
+    assert grown["warnings"][-1] == (
+        f"{FILE} has changed since (campaigns: 1 then, 2 now); this campaign keeps to what it began with"
+    )
+    FILE.unlink()
+    assert attune("replay", "second", "--json").json["reproduced"]
+    gone = attune(*tune, "--seed", "101", "--lessons", FILE, "--out", "second").json
+    assert gone["warnings"][-1].startswith(f"{FILE} can no longer be read; ")
+    other = attune(*tune, "--seed", "101", "--lessons", "other.json", "--out", "second")
+    assert (other.code, "other.json does not exist" in other.stderr) == (2, True)
+
+
+def test_a_campaign_cut_off_goes_on_with_what_it_began_with(attune, monkeypatch) -> None:
+    FILE.parent.mkdir()
+    FILE.write_text(Records(campaigns=(campaign(1, 0.1),)).model_dump_json())
+    words = ("tune", RECIPE, "--cluster", "8xH200-SXM5-141GB", "--budget", "16x", "--seed", "101", "--lessons", FILE)
+    whole = attune(*words, "--out", "whole", "--json").json
+    run = SimulatedCluster.run
+
+    def cut_off(self: SimulatedCluster, *given: Any, label: str, **how: Any) -> RunReport:
+        if label.startswith("005"):
+            raise KeyboardInterrupt
+        return run(self, *given, label=label, **how)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(SimulatedCluster, "run", cut_off)
+        assert attune(*words, "--out", "cut").code != 0
+    assert attune("replay", "cut", "--json").json["state"] == "open"
+    FILE.write_text(Records(campaigns=(campaign(1, 0.1), campaign(2, -0.3))).model_dump_json())
+    resumed = attune(*words, "--out", "cut", "--json").json
+    resumed_runs, whole_runs = ([{**run, "log_path": ""} for run in data["runs"]] for data in (resumed, whole))
+    assert resumed_runs == whole_runs
+    assert resumed["options"] == whole["options"]
+    assert "2 now" in resumed["warnings"][-1]
+    assert attune("replay", "cut", "--json").json["reproduced"]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +169,26 @@ def test_contradictions_are_shown_with_both_sides(attune, file) -> None:
     assert gains["mine"] > 5
     assert min(gains.values()) < -5
     text = " ".join(attune("lessons", "show", "C-dispatcher").stdout.split())
-    assert "conflict, gain: mine on 8xH100" in text
-    assert "conflict, loss: evil" in text
+    assert "conflict, gain, dispatcher = flex:deepep: mine on 8xH100" in text
+    assert "conflict, loss, dispatcher = flex:deepep: evil" in text
+
+
+def test_a_campaign_goes_by_its_folder_its_name_and_what_they_begin_with(attune) -> None:
+    tune = ("tune", RECIPE, "--cluster", "8xH200-SXM5-141GB", "--budget", "12x", "--json", "--seed")
+    first, second = Path(attune(*tune, "100").json["out"]), Path(attune(*tune, "211").json["out"])
+    learnt = attune("lessons", "learn", first, second, "--json").json["learnt"]
+    digest, name = next((one["campaign"], one["name"]) for one in learnt if one["name"].endswith("seed 100"))
+    for word in (first, first.name, digest[:6], name, name[:-2]):
+        seen = attune("lessons", "why", word, "--json").json["observations"]
+        assert {row["campaign"] for row in seen} == {digest}
+    several = attune("lessons", "why", name[:-3])
+    assert (several.code, "is the name of 2 campaigns" in several.stderr) == (2, True)
+    assert attune("lessons", "retract", first.name, "--why", "faulty", "--json").json["campaign"] == digest
+    shown = attune("lessons", "show").stdout
+    assert all(one["campaign"][:8] in shown and one["name"].split()[0] in shown for one in learnt)
+    third = Path(attune(*tune, "102").json["out"])
+    unknown = attune("lessons", "why", third.name)
+    assert (unknown.code, f"attune lessons learn {third} adds it" in unknown.stderr) == (2, True)
 
 
 def test_retracted_and_restored(attune, file) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attune_lab.contracts import UserError
 from attune_lab.lessons.cells import Effect
 from attune_lab.lessons.context import likeness
-from attune_lab.lessons.evidence import Context, Evidence, pinned
+from attune_lab.lessons.evidence import KEPT, Context, Evidence, kept, pinned
 from attune_lab.lessons.pooling import PRIOR_SD, UNKNOWN_SD
 from attune_lab.lessons.records import Records, update_records
 
@@ -142,6 +142,19 @@ def test_likeness_is_symmetric_and_a_covariance() -> None:
     assert np.allclose(matrix, matrix.T)
     assert np.allclose(np.diag(matrix), 1)
     assert np.linalg.eigvalsh(matrix).min() > -1e-12
+
+
+@pytest.mark.parametrize("damage", ["", "no such text", "é", "c$~P!9smHI"])
+def test_kept_evidence_outlives_its_file(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "lessons.json"
+    update_records(path, lambda _: Records(campaigns=(learnt(seen({"mbs": 2}, 0.1)),)))
+    whole, known = kept(pinned(path)), Evidence.load(path).campaigns
+    path.write_text("grown")
+    assert Evidence.load(whole).campaigns == known
+    assert kept(whole) == whole
+    with pytest.raises(UserError) as refused:
+        Evidence.load({**whole, KEPT: damage})
+    assert "\n" not in str(refused.value)
 
 
 def test_a_pinned_file_that_changes_is_refused(tmp_path: Path) -> None:

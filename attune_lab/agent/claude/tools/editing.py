@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.agent.claude.journal import BASELINE
 from attune_lab.agent.claude.patch import patched
 from attune_lab.agent.claude.toolbox import Refused, entry, shortened, text
 from attune_lab.agent.claude.tools.reading import RUN
+from attune_lab.agent.decisions import BASELINE
 
 if TYPE_CHECKING:
     from attune_lab.agent.claude.session import Session

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attune_lab.agent.claude.journal import BASELINE
 from attune_lab.agent.claude.toolbox import Finish, Launch, Refused, entry, shortened, text
 from attune_lab.agent.claude.tools.reading import RUN
+from attune_lab.agent.decisions import BASELINE
 from attune_lab.agent.wall import objections
 from attune_lab.contracts import Proposal
 
@@ -43,11 +43,7 @@ def launch_run(session: Session, arguments: Mapping[str, Any]) -> Launch:
             session.decisions.append(f"refused by {rule.name} (the draft changes {changed}): {sentence}")
         raise Refused("; ".join(f"{rule.name}: {sentence}" for rule, sentence in against))
     session.launched = True
-    proposal = _proposal(session, arguments, lesson, remeasure and trial is not None)
-    gain = f"{proposal.predicted['gain']:+.1%} predicted"
-    again = "again " if proposal.remeasure else ""
-    session.decisions.append(f"launched {again}by {lesson or 'no lesson'}, {gain}: {proposal.reason}")
-    return Launch(proposal)
+    return Launch(_proposal(session, arguments, lesson, remeasure and trial is not None))
 
 
 def _proposal(session: Session, arguments: Mapping[str, Any], lesson: str | None, remeasure: bool) -> Proposal:

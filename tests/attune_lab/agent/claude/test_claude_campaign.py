@@ -74,7 +74,7 @@ def test_each_thing_decided_is_a_line_with_its_rule(whole):
         "to be measured again before it counts (re-measure-winner)",
         "reverted, it ended as oom",
         "is no gain beyond 1.0% (noise-band)",
-        "launched by C-tp-overlap, +8.0% predicted: tp_comm_overlap on against exposed_tp_comm: as priced",
+        "[C-tp-overlap: tp_comm_overlap on against exposed_tp_comm: as priced; +8.0% tokens/s expected]",
         "proposed as a lesson by scripted-expert, acted on by nobody",
     ):
         assert line in told

@@ -388,7 +388,7 @@ def test_a_rule_refuses_unless_the_user_switched_it_off(tmp_path):
         bench.use("edit_setting", parameter="cross_entropy_fusion", value=True)
         if off:
             assert isinstance(launched(bench, "two", "exposed_tp_comm", "L-tp-down", 0.3), Launch)
-            assert [line.split()[0] for line in bench.session.decisions] == ["launched"]
+            assert bench.session.decisions == []
         else:
             with pytest.raises(Refused, match="one-lever"):
                 launched(bench, "two", "exposed_tp_comm", "L-tp-down", 0.3)
