@@ -108,5 +108,5 @@ def differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str
 def _shown(option: Any) -> str:
     """The value of an option; of a file of evidence its name, what it held, and its digest."""
     if isinstance(option, Mapping) and "sha256" in option:
-        return f"{option.get('file')} ({option.get('campaigns')} campaigns, {str(option['sha256'])[:8]})"
+        return f"{option.get('file')} (campaigns: {option.get('campaigns')}, {str(option['sha256'])[:8]})"
     return "none" if option is None else one_line(json.dumps(option), 80)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attune_lab.cli.output import Json, emit, indented, table
+from attune_lab.cli.output import Json, emit, indented, several, table
 from attune_lab.contracts import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attune_lab.lessons.records import LearntCampaign, Observation
+    from attune_lab.lessons.records import LearntCampaign, Observation, Records
 
 DEFAULT = Path("campaigns") / "lessons.json"
 """Named here so that `--help` need not import the records; a test holds it to theirs."""
 
 From = Annotated[Path, typer.Option("--from", help="File of what was learnt.")]
-Campaign = Annotated[str, typer.Argument(help="Digest (its first letters will do) or name.", show_default=False)]
+Campaign = Annotated[str, typer.Argument(help="Folder, digest or name; the first letters will do.", show_default=False)]
 
 group = typer.Typer(invoke_without_command=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -86,7 +86,9 @@ def learn(
         tried = sum(len(campaign.observations) for campaign in new)
         known_too = f", {data['known']} were known already" if data["known"] else ""
         indented(
-            console, f"{len(new)} campaigns learnt ({tried} tries){known_too}; {into} has {len(after.campaigns)}", 0
+            console,
+            f"{several(len(new), 'campaign')} learnt (tries: {tried}){known_too}; {into} has {len(after.campaigns)}",
+            0,
         )
         for _, why in learning.left_out:
             indented(console, f"left out: {why}")
@@ -138,7 +140,7 @@ def show(
 
 @group.command()
 def why(
-    what: Annotated[str, typer.Argument(help="A lesson, or a campaign's digest or name.", show_default=False)],
+    what: Annotated[str, typer.Argument(help="A lesson, or a campaign's folder, digest or name.", show_default=False)],
     source: From = DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -158,7 +160,7 @@ def why(
         if (seen.lesson or NO_LESSON) == what
     ]
     if not pairs:
-        campaign = records.find(what)
+        campaign = _found(records, what, source)
         pairs = [(campaign, seen) for seen in campaign.observations]
     data = {"file": str(source), "observations": [observation_row(campaign, seen) for campaign, seen in pairs]}
     emit(data, as_json=as_json, render=lambda console: render_observations(console, pairs))
@@ -182,7 +184,11 @@ def export(
         raise UserError(f"{file} is what is exported and only ever grows; export to another file")
     written = write_export(file, read_records(source)[0], without or ())
     data = {"file": str(file), "campaigns": len(written.campaigns)}
-    emit(data, as_json=as_json, render=lambda console: indented(console, f"{data['campaigns']} campaigns in {file}", 0))
+    emit(
+        data,
+        as_json=as_json,
+        render=lambda console: indented(console, f"{several(len(written.campaigns), 'campaign')} in {file}", 0),
+    )
 
 
 @group.command()
@@ -203,11 +209,29 @@ def retract(
     said = str(plain(reason)).strip()[:500]
     if not said and not undo:
         raise UserError('say why: --why "the recipe was faulty"')
-    read_records(source)  # a missing file is a mistake here, not an empty one
-    after = update_records(source, lambda before: before.retracted(campaign, said, undo=undo)).find(campaign)
+    digest = _found(read_records(source)[0], campaign, source).digest
+    after = update_records(source, lambda before: before.retracted(digest, said, undo=undo)).find(digest)
     data = {"file": str(source), "campaign": after.digest, "name": after.name, "retracted": after.standing.retracted}
     state = "no longer counts" if after.standing.retracted else "counts again"
     emit(data, as_json=as_json, render=lambda console: indented(console, f"{after.digest[:8]} {after.name} {state}", 0))
+
+
+def _found(records: Records, name: str, source: Path) -> LearntCampaign:
+    """The campaign of this digest or name, or of the folder of this path or, beside ``source``, of this name.
+
+    Raises:
+        UserError: none, or more than one.
+    """
+    from attune_lab.campaign.store import DATABASE, read_campaign
+    from attune_lab.lessons.learn import campaign_digest_of
+
+    folder = next((at for at in (Path(name), source.parent / name) if (at / DATABASE).is_file()), None)
+    if folder is None:
+        return records.find(name)
+    digest = campaign_digest_of(read_campaign(folder))
+    if all(campaign.digest != digest for campaign in records.campaigns):
+        raise UserError(f"{source} has nothing of {folder}; attune lessons learn {folder} adds it")
+    return records.find(digest)
 
 
 def register(app: typer.Typer) -> None:

@@ -81,6 +81,11 @@ def indented(console: Console, text: str | Text, by: int = 2) -> None:
     console.print(Padding(Text(text) if isinstance(text, str) else text, (0, 0, 0, by), expand=False))
 
 
+def several(number: int, thing: str) -> str:
+    """A number of things, e.g. ``1 campaign`` or ``2 campaigns``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def table(title: str, *columns: str, right: tuple[str, ...] = (), wrap_first: bool = False) -> Table:
     """An empty table in the house style, at least as wide as its title.
 

@@ -182,18 +182,20 @@ class Records(_Part):
         return {model: [campaign for campaign in self.campaigns if campaign.model == model] for model in models}
 
     def find(self, name: str) -> LearntCampaign:
-        """The campaign called ``name``, or whose digest begins so.
+        """The campaign called ``name``, else the one whose digest or name begins so.
 
         Raises:
             UserError: none, or more than one.
         """
-        found = [c for c in self.campaigns if c.name == name or (len(name) >= 4 and c.digest.startswith(name))]
+        found = [campaign for campaign in self.campaigns if campaign.name == name]
+        if not found and len(name) >= 4:
+            found = [c for c in self.campaigns if c.digest.startswith(name) or c.name.startswith(name)]
         if len(found) == 1:
             return found[0]
         if found:
             several = ", ".join(campaign.digest[:12] for campaign in found[:5])
             raise UserError(f"{name} is the name of {len(found)} campaigns; give the digest of one: {several}")
-        raise UserError(f"no campaign is called {name} or has a digest that begins so; see attune lessons show --json")
+        raise UserError(f"no campaign is called {name} or has a digest that begins so; attune lessons show lists them")
 
     def retracted(self, name: str, why: str, *, undo: bool = False) -> Records:
         """The same records in which one campaign does not count (``undo``: counts again).

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.text import Text
 
-from attune_lab.cli.output import indented, table
+from attune_lab.cli.output import indented, several, table
+from attune_lab.lessons.summary import NO_LESSON
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +25,7 @@ _COLOURS = {"gain": "green", "loss": "red", "unclear": ""}
 
 
 def render_overview(console: Console, moves: Sequence[MoveSummary], campaigns: Sequence[LearntCampaign]) -> None:
-    """One line a lesson, then what was retracted and what language models propose."""
+    """One line a lesson, then the campaigns, what was retracted and what language models propose."""
     counted = [campaign for campaign in campaigns if not campaign.standing.retracted]
     models = ", ".join(sorted({campaign.model for campaign in counted})) or "none"
     drawn = table(
@@ -34,27 +35,35 @@ def render_overview(console: Console, moves: Sequence[MoveSummary], campaigns: S
         mine = [move for move in moves if move.lesson == lesson]
         ended: Counter[str] = sum((Counter(side.outcomes) for move in mine for side in move.sides), Counter())
         conflicts = sum(move.conflict for move in mine)
-        drawn.add_row(_text(lesson), str(sum(move.tries for move in mine)), _counts(ended), str(conflicts or ""))
+        drawn.add_row(_lesson(lesson), str(sum(move.tries for move in mine)), _counts(ended), str(conflicts or ""))
     console.print(drawn)
-    indented(console, f"{len(counted)} campaigns of {models}", 0)
+    indented(console, f"{several(len(counted), 'campaign')} of {models}", 0)
+    _campaigns(console, counted)
     _retractions(console, campaigns)
     _notes(console, counted)
 
 
 def render_lesson(console: Console, moves: Sequence[MoveSummary]) -> None:
-    """Each move of one lesson, by context, and both sides where contexts contradict each other."""
+    """One table of the moves of one lesson, each by context, then both sides where contexts contradict each other."""
+    title = escape(_lesson(moves[0].lesson).plain)
+    drawn = table(title, "move, where", "ended", "expected", "measured (95 %)", wrap_first=True)
     for move in moves[:_MOVES]:
-        drawn = table(escape(_edits(move.edits)), "where", "ended", "expected", "measured (95 %)", wrap_first=True)
+        drawn.add_row(Text(_edits(move.edits), style="bold"))
         for side in move.sides:
             drawn.add_row(_text(side.context), _counts(side.outcomes), _pct(side.expected_pct), _measured(side))
-        console.print(drawn)
+        drawn.add_section()
+    console.print(drawn)
+    if len(moves) > _MOVES:
+        indented(console, f"and {len(moves) - _MOVES} more moves; --json has all", 0)
+    indented(
+        console, "The 95 % interval holds how far places (worlds, clusters) differ, beside the error of the runs.", 0
+    )
+    for move in moves[:_MOVES]:
         if move.conflict:
             for says in ("gain", "loss"):
                 sides = [side for side in move.sides if side.says == says]
                 where = "; ".join(f"{side.context} ({_pct(side.gain_pct)})" for side in sides)
-                indented(console, Text(f"conflict, {says}: {where}", style="yellow"))
-    if len(moves) > _MOVES:
-        indented(console, f"and {len(moves) - _MOVES} more moves; --json has all", 0)
+                indented(console, Text(f"conflict, {says}, {_edits(move.edits)}: {where}", style="yellow"))
 
 
 def render_observations(console: Console, rows: Sequence[tuple[LearntCampaign, Observation]]) -> None:
@@ -71,9 +80,24 @@ def render_observations(console: Console, rows: Sequence[tuple[LearntCampaign, O
     console.print(drawn)
     if len(rows) > _SHOWN:
         indented(console, f"and {len(rows) - _SHOWN} more; --json has all", 0)
-    indented(console, "Gains as 100 x log of a ratio of tokens/s, ± one standard error.", 0)
+    indented(
+        console,
+        "Gains as 100 x log of a ratio of tokens/s, ± one standard error of these runs; the intervals of attune "
+        "lessons show are wider, as they hold how far places (worlds, clusters) differ, too.",
+        0,
+    )
     for campaign in sorted({campaign.digest: campaign for campaign, _ in rows}.values(), key=lambda c: c.digest):
         indented(console, f"{campaign.digest[:8]}: {campaign.name}, {campaign.model}, {campaign.provenance}")
+
+
+def _campaigns(console: Console, campaigns: Sequence[LearntCampaign]) -> None:
+    """The digests and names that `why` and `retract` take."""
+    drawn = table("Campaigns", "digest", "name", "tries", right=("tries",))
+    for campaign in campaigns[:_SHOWN]:
+        drawn.add_row(campaign.digest[:8], _text(campaign.name), str(len(campaign.observations)))
+    console.print(drawn)
+    if len(campaigns) > _SHOWN:
+        indented(console, f"and {len(campaigns) - _SHOWN} more; --json has all", 0)
 
 
 def _retractions(console: Console, campaigns: Sequence[LearntCampaign]) -> None:
@@ -100,6 +124,10 @@ def _measured(side: Side) -> Text:
         return Text("-")
     low, high = side.interval_pct
     return Text(f"{side.gain_pct:+.1f} % ({low:+.1f} to {high:+.1f})", style=_COLOURS[side.says])
+
+
+def _lesson(lesson: str) -> Text:
+    return _text("(no lesson)" if lesson == NO_LESSON else lesson)
 
 
 def _edits(move: str) -> str:

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from attune_lab.cli.output import table
+from attune_lab.cli.output import several, table
 from attune_lab.report.progress import short_label
 from attune_lab.tuning import DECISIONS
 from attune_lab.wording import change_in_words
@@ -145,7 +145,9 @@ def _known(console: Console, result: Result) -> None:
     known = result["options"].get("lessons")
     if isinstance(known, Mapping):
         models = ", ".join(known["models"]) or "no model"
-        of = f"{known['campaigns']} campaigns of {models} in {known['file']} (SHA-256 {known['sha256'][:12]})"
+        of = (
+            f"{several(known['campaigns'], 'campaign')} of {models} in {known['file']} (SHA-256 {known['sha256'][:12]})"
+        )
         console.print(f"Known before: {escape(of)}")
 
 

@@ -117,7 +117,7 @@ def test_a_campaign_of_another_version_is_refused(tmp_path: Path) -> None:
         ({"options": {"policy": "claude"}}, 'option policy none there, "claude" asked for'),
         (
             {"options": {"lessons": {"file": "l.json", "sha256": "ab" * 32, "campaigns": 3}}},
-            "option lessons none there, l.json (3 campaigns, abababab) asked for",
+            "option lessons none there, l.json (campaigns: 3, abababab) asked for",
         ),
         ({"tuner": "random", "seed": 3}, "seed 0 there, 3 asked for; tuner scripted there, random asked for"),
     ],

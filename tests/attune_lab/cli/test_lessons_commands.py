@@ -86,7 +86,7 @@ def test_from_a_campaign_to_the_next(attune) -> None:
     known = second["options"]["lessons"]
     assert (known["file"], known["campaigns"], len(known["models"])) == (str(FILE), 1, 1)
     assert attune("replay", "second", "--json").json["reproduced"]
-    assert f"1 campaigns of {known['models'][0]}" in " ".join(
+    assert f"1 campaign of {known['models'][0]}" in " ".join(
         attune(*tune[:-1], "--seed", "101", "--lessons", FILE, "--out", "second").stdout.split()
     )
     attune("lessons", "learn", "second")
@@ -169,8 +169,26 @@ def test_contradictions_are_shown_with_both_sides(attune, file) -> None:
     assert gains["mine"] > 5
     assert min(gains.values()) < -5
     text = " ".join(attune("lessons", "show", "C-dispatcher").stdout.split())
-    assert "conflict, gain: mine on 8xH100" in text
-    assert "conflict, loss: evil" in text
+    assert "conflict, gain, dispatcher = flex:deepep: mine on 8xH100" in text
+    assert "conflict, loss, dispatcher = flex:deepep: evil" in text
+
+
+def test_a_campaign_goes_by_its_folder_its_name_and_what_they_begin_with(attune) -> None:
+    tune = ("tune", RECIPE, "--cluster", "8xH200-SXM5-141GB", "--budget", "12x", "--json", "--seed")
+    first, second = Path(attune(*tune, "100").json["out"]), Path(attune(*tune, "211").json["out"])
+    learnt = attune("lessons", "learn", first, second, "--json").json["learnt"]
+    digest, name = next((one["campaign"], one["name"]) for one in learnt if one["name"].endswith("seed 100"))
+    for word in (first, first.name, digest[:6], name, name[:-2]):
+        seen = attune("lessons", "why", word, "--json").json["observations"]
+        assert {row["campaign"] for row in seen} == {digest}
+    several = attune("lessons", "why", name[:-3])
+    assert (several.code, "is the name of 2 campaigns" in several.stderr) == (2, True)
+    assert attune("lessons", "retract", first.name, "--why", "faulty", "--json").json["campaign"] == digest
+    shown = attune("lessons", "show").stdout
+    assert all(one["campaign"][:8] in shown and one["name"].split()[0] in shown for one in learnt)
+    third = Path(attune(*tune, "102").json["out"])
+    unknown = attune("lessons", "why", third.name)
+    assert (unknown.code, f"attune lessons learn {third} adds it" in unknown.stderr) == (2, True)
 
 
 def test_retracted_and_restored(attune, file) -> None:
