@@ -194,19 +194,20 @@ class AttuneTuner:
         """Keep the trial if it beats the best outside the noise band; measure again what is not convincing."""
         band = self._band(trial) if NOISE_BAND in self._rules else 0.0
         gain = (self._best.step_time_s or math.inf) / (trial.step_time_s or math.inf) - 1.0
-        figures = f"{self._figures(gain, trial)}, noise band {band:.1%}"
+        figures = f"{self._figures(gain, trial)}, noise band {self._band(trial):.1%}"
+        usual = NOISE_BAND.name if NOISE_BAND in self._rules else f"{NOISE_BAND.name} is off"
         may_repeat = RE_MEASURE in self._rules and trial.answers == 1 and math.isfinite(gain)
         if not gain > band:
             if may_repeat and not is_too_full(trial) and _disappoints(proposal, gain):
                 self._repeat(proposal, label, f"{figures}, far below what was expected: a slow node?")
             else:
-                self._decide(proposal, label, f"reverted, {figures} ({NOISE_BAND.name})")
+                self._decide(proposal, label, f"reverted, {figures} ({usual})")
                 self._lost(proposal)
         elif may_repeat and gain < CONVINCING * band:
             self._repeat(proposal, label, figures)
         else:
-            rule = RE_MEASURE if trial.answers > 1 else NOISE_BAND
-            self._decide(proposal, label, f"kept, {figures} ({rule.name})")
+            rule = RE_MEASURE.name if trial.answers > 1 else usual
+            self._decide(proposal, label, f"kept, {figures} ({rule})")
             self._won(proposal)
             self._best = trial
 

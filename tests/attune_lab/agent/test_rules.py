@@ -107,7 +107,7 @@ def test_noise_band() -> None:
         each.tell(proposal, baseline.model_copy(update={"label": "1", "step_times_s": slightly}))
         verdict = next(line for line in each.decisions if line.startswith("1 ("))
         assert f"): {'kept' if each is loose else 'reverted'}, +0.3% over baseline in one run, " in verdict
-        assert "(noise-band) [" in verdict
+        assert f"({'noise-band is off' if each is loose else 'noise-band'}) [" in verdict
         assert (each._best.recipe.digest == proposal.recipe.digest) is (each is loose)
 
 
