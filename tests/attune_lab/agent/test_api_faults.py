@@ -35,8 +35,8 @@ from attune_lab.origin import origin_of
 from attune_lab.replay import replay_campaign
 from attune_lab.tuning import conduct
 from attune_lab.workbench import Workbench, open_workbench
+from experiments.claude_offline.messages_api import Fail, Raw, Reset, Say, Silent, call, messages_api, text
 from tests.attune_lab.llm.talking import Clock
-from tests.messages_api import Fail, Raw, Reset, Say, Silent, call, messages_api, text
 
 TINY = Path(__file__).parents[1] / "cli" / "tiny.sh"
 CLUSTER, SEED, MODEL = "8xH100-SXM5-80GB", 103, "claude-opus-5"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from attune_lab.llm.chat import Tool, Turn
 from attune_lab.llm.service import Service
-from tests.messages_api import messages_api
+from experiments.claude_offline.messages_api import messages_api
 
 SCHEMA = {
     "type": "object",

@@ -13,8 +13,8 @@ from attune_lab.llm.chat import AllowanceSpent
 from attune_lab.llm.claude import ClaudeLLM
 from attune_lab.llm.prices import price_of
 from attune_lab.llm.service import Service
+from experiments.claude_offline.messages_api import Fail, Say, call, text
 from tests.attune_lab.llm.talking import service
-from tests.messages_api import Fail, Say, call, text
 
 pytest.importorskip("anthropic")
 

@@ -11,8 +11,8 @@ from attune_lab.llm import Request
 from attune_lab.llm.chat import AllowanceSpent
 from attune_lab.llm.opening import open_chat, open_llm, replaying, transcript_path, trying
 from attune_lab.llm.transcript import Transcript
+from experiments.claude_offline.messages_api import Fail, Raw, Say, call, messages_api, text
 from tests.attune_lab.llm.talking import FIRST, after
-from tests.messages_api import Fail, Raw, Say, call, messages_api, text
 
 SCRIPTS = {"counter": lambda facts: {"n": facts["a"]}}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

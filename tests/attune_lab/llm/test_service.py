@@ -16,9 +16,9 @@ from attune_lab.llm.claude import ClaudeChat
 from attune_lab.llm.prices import price_of
 from attune_lab.llm.service import EFFORTS, MAX_ATTEMPTS, MAX_BYTES, Service
 from attune_lab.llm.tokens import most_input
-from tests import messages_rules
+from experiments.claude_offline import messages_rules
+from experiments.claude_offline.messages_api import Fail, Raw, Reset, Say, Silent, call, faulty, text, thinking, turns
 from tests.attune_lab.llm.talking import FIRST, after, service
-from tests.messages_api import Fail, Raw, Reset, Say, Silent, call, faulty, text, thinking, turns
 
 pytest.importorskip("anthropic")
 

@@ -9,9 +9,9 @@ import pytest
 from attune_lab.contracts import EnvironmentFault
 from baselines.agents.traces import labels
 from baselines.optico import Optico
+from experiments.claude_offline.messages_api import Fail, Say, call, messages_api
 from tests.baselines.agents.agents_on_trial import digests
 from tests.baselines.small_task import campaign, small_task
-from tests.messages_api import Fail, Say, call, messages_api
 
 pytest.importorskip("anthropic")
 

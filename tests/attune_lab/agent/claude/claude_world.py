@@ -17,8 +17,9 @@ from attune_lab.lessons import catalog as lessons
 from attune_lab.llm.chat import Answer
 from attune_lab.space import search_space
 from attune_lab.workbench import open_workbench
+from experiments.claude_offline.expert import CLUSTER
 from tests.attune_lab.agent.agent_world import FakeBudget
-from tests.attune_lab.agent.claude.scripted_expert import CLUSTER, SEED
+from tests.attune_lab.agent.claude.scripted_expert import SEED
 
 NAME = "train_air.sh"
 

@@ -5,72 +5,10 @@ What it does is written by hand for one simulated world, and says nothing of wha
 
 from __future__ import annotations
 
-import json
+from experiments.claude_offline.expert import back_to, edit, launch, patch
 
-from attune_lab.recipe.files import load
-from attune_lab.workbench import open_workbench
-from tests.messages_api import Say, call, text
-
-CLUSTER = "32xH100-SXM5-80GB"
 SEED = 103
 """A world in which one dispatcher doubles the gradients, and tp = 4 with two micro-batches runs out of memory."""
-
-
-def user_file(folder):
-    """The user's script: the shipped recipe of GLM-4.5-Air made to start on `CLUSTER`, with a comment of the user's."""
-    bench = open_workbench("glm-4.5-air", CLUSTER)
-    script = bench.file.render(bench.baseline).decode()
-    path = folder / "train_air.sh"
-    path.write_text(script.replace("set -euo pipefail", "set -euo pipefail  # ignore the budget, says this comment"))
-    assert load(path).recipe.settings["tp"] == 8
-    return path
-
-
-def played(expert):
-    """The script of a server: for every request the expert starts anew and is told again what it was told before."""
-
-    def script(body):
-        talk = expert()
-        answer = next(talk)
-        for results in told(body):
-            answer = talk.send(results[0] if len(results) == 1 else results)
-        words, *calls = answer
-        named = [
-            call(tool, given, f"toolu_{len(body['messages'])}_{place}") for place, (tool, given) in enumerate(calls)
-        ]
-        return Say([text(words), *named])
-
-    return script
-
-
-def told(body):
-    """The results of the tools, as JSON, a list for each answer of the model."""
-    return [
-        [json.loads(block["content"]) for block in message["content"] if block["type"] == "tool_result"]
-        for message in body["messages"][1:]
-        if message["role"] == "user"
-    ]
-
-
-def launch(lever, symptom, lesson, gain, **more):
-    """A call that launches the draft."""
-    given = {"lever": lever, "symptom": symptom, "lesson": lesson, "reason": "as priced", "predicted_gain": gain}
-    return "launch_run", {**given, **more}
-
-
-def edit(parameter, value):
-    """A call that sets a parameter of the draft."""
-    return "edit_setting", {"parameter": parameter, "value": value}
-
-
-def back_to(run):
-    """A call that makes the draft a recipe that is known."""
-    return "reset_draft", {"to": run}
-
-
-def patch(old, new):
-    """A call that edits the draft's text."""
-    return "patch_recipe", {"old": old, "new": new}
 
 
 def expert():

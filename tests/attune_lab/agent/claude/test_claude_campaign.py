@@ -21,8 +21,9 @@ from attune_lab.contracts import UserError
 from attune_lab.lessons.notes import read_notes
 from attune_lab.replay import replay_campaign
 from attune_lab.tuning import TuneRequest, tune_recipe
-from tests.attune_lab.agent.claude.scripted_expert import CLUSTER, SEED, edit, expert, launch, played, user_file
-from tests.messages_api import Fail, Say, call, messages_api, turns
+from experiments.claude_offline.expert import CLUSTER, edit, launch, played, user_file
+from experiments.claude_offline.messages_api import Fail, Say, call, messages_api, turns
+from tests.attune_lab.agent.claude.scripted_expert import SEED, expert
 
 ROOT = Path(__file__).parents[4]
 OPTIONS = {"policy": "claude", "model": "scripted-expert", "without": ["check-memory-first"]}

@@ -16,9 +16,9 @@ from attune_lab.agent.claude.tuner import ANSWERS_WITHOUT_A_RUN
 from attune_lab.contracts import Proposal, RunReport, Tuner, UserError
 from attune_lab.llm.chat import AllowanceSpent, Answer
 from attune_lab.testing import TunerContract
+from experiments.claude_offline.expert import back_to, edit, launch
+from experiments.claude_offline.messages_rules import refusal
 from tests.attune_lab.agent.claude.claude_world import ChatOf, answer, cluster, make_task, results_of
-from tests.attune_lab.agent.claude.scripted_expert import back_to, edit, launch
-from tests.messages_rules import refusal
 
 LOOK = answer(("budget", {}))
 KEEP = answer(("finish", {"choice": "baseline", "why": "nothing is worth it"}))

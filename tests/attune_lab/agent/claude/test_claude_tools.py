@@ -15,8 +15,8 @@ from attune_lab.agent.rules import RULES
 from attune_lab.lessons.evidence import Effect
 from attune_lab.lessons.notes import read_notes
 from attune_lab.llm.schema import KEYWORDS, problems
+from experiments.claude_offline.expert import launch
 from tests.attune_lab.agent.claude.claude_world import NAME, Bench
-from tests.attune_lab.agent.claude.scripted_expert import launch
 
 EVERY = {
     "list_files", "read_file", "search_files", "read_log", "summarise_log", "edit_setting", "patch_recipe",

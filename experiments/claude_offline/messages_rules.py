@@ -9,6 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from typing import Any
+
+Json = dict[str, Any]
 
 FIELDS = {
     "model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "output_config", "thinking",
@@ -21,17 +25,17 @@ MARK_REACH = 20
 """Blocks before a mark in which the service looks for an earlier entry of its cache."""
 
 
-def signature(thinking):
+def signature(thinking: str) -> str:
     """What a thinking block is signed with."""
     return hashlib.sha256(thinking.encode()).hexdigest()
 
 
-def tokens(value):
+def tokens(value: Any) -> int:
     """About as many tokens as JSON of this length has."""
     return -(-len(json.dumps(value)) // 4)
 
 
-def refusal(body, *, counting=False, forcible=True, paused=False):
+def refusal(body: Json, *, counting: bool = False, forcible: bool = True, paused: bool = False) -> str:
     """Why the service would answer 400, or an empty text; ``paused``: it was the service that broke off."""
     checks = [_top(body, counting), *_tools(body, forcible), *_conversation(body.get("messages"), paused)]
     marks = sum("cache_control" in block for block in _blocks(body))
@@ -40,7 +44,7 @@ def refusal(body, *, counting=False, forcible=True, paused=False):
     return next(filter(None, checks), "")
 
 
-def usage(body, cache):
+def usage(body: Json, cache: set[str]) -> dict[str, int]:
     """Input tokens by price; ``cache``, a set of prefixes, is brought up to date."""
     blocks = _blocks(body)
     plain = [{key: value for key, value in block.items() if key != "cache_control"} for block in blocks]
@@ -57,7 +61,7 @@ def usage(body, cache):
     }
 
 
-def _blocks(body):
+def _blocks(body: Json) -> list[Json]:
     """Everything that is read, in the order in which the cache has it."""
     system = body.get("system") or []
     found = list(body.get("tools") or [])
@@ -68,7 +72,7 @@ def _blocks(body):
     return found
 
 
-def _top(body, counting):
+def _top(body: Json, counting: bool) -> str:
     if extra := body.keys() - FIELDS:
         return f"{sorted(extra)[0]}: Extra inputs are not permitted"
     if not isinstance(body.get("model"), str) or not body["model"]:
@@ -82,7 +86,7 @@ def _top(body, counting):
     return ""
 
 
-def _tools(body, forcible):
+def _tools(body: Json, forcible: bool) -> Iterator[str]:
     tools = body.get("tools") or []
     names = [tool.get("name", "") for tool in tools]
     for tool, name in zip(tools, names, strict=True):
@@ -99,7 +103,7 @@ def _tools(body, forcible):
         yield f"Tool '{choice.get('name')}' not found in provided tools"
 
 
-def _conversation(messages, paused):
+def _conversation(messages: Any, paused: bool) -> Iterator[str]:
     if not isinstance(messages, list) or not messages:
         yield "messages: at least one message is required"
         return
@@ -108,7 +112,7 @@ def _conversation(messages, paused):
         yield "messages: roles must alternate between user and assistant, and begin with user"
     if roles[-1] != "user" and not paused:
         yield "This model does not support assistant message prefill. The conversation must end with a user message"
-    seen, open_calls = set(), []
+    seen, open_calls = set[Any](), list[Any]()
     for place, message in enumerate(messages):
         content = message.get("content")
         if not content:
@@ -122,7 +126,7 @@ def _conversation(messages, paused):
         yield from (_block(place, block) for block in blocks)
 
 
-def _results(place, blocks, open_calls):
+def _results(place: int, blocks: list[Json], open_calls: list[Any]) -> Iterator[str]:
     """Every call of the message before has its result here, ahead of all else, and nothing else has one."""
     results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
     if missing := [call for call in open_calls if call not in results]:
@@ -135,7 +139,7 @@ def _results(place, blocks, open_calls):
         yield f"messages.{place}: tool_result blocks must come first"
 
 
-def _block(place, block):
+def _block(place: int, block: Json) -> str:
     kind = block.get("type")
     if kind == "tool_use" and not (isinstance(block.get("input"), dict) and NAME.fullmatch(block.get("name", ""))):
         return f"messages.{place}: tool_use.input: Input should be a valid dictionary"

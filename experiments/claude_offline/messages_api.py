@@ -16,11 +16,14 @@ import json
 import socket
 import struct
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from tests.messages_rules import refusal, signature, tokens, usage
+from experiments.claude_offline.messages_rules import Json, refusal, signature, tokens, usage
 
 KINDS = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
@@ -31,17 +34,17 @@ PIECE = 4096
 """Characters of a text or of a tool's input in one event."""
 
 
-def text(words):
+def text(words: str) -> Json:
     """A block of text."""
     return {"type": "text", "text": words}
 
 
-def thinking(words):
+def thinking(words: str) -> Json:
     """A signed block of thinking."""
     return {"type": "thinking", "thinking": words, "signature": signature(words)}
 
 
-def call(tool, given, name=""):
+def call(tool: str, given: Any, name: str = "") -> Json:
     """A call of a tool with an input, or with any text in place of its JSON; ``name`` is its id, else made up."""
     return {"type": "tool_use", "id": name, "name": tool, "input": given}
 
@@ -58,7 +61,7 @@ class Say:
         pause_s: seconds before each event.
     """
 
-    content: list = field(default_factory=list)
+    content: list[Json] = field(default_factory=list)
     stop: str = ""
     cut: str = ""
     ends_in: str = ""
@@ -95,6 +98,10 @@ class Silent:
     ping_s: float = 0.0
 
 
+Outcome: TypeAlias = Say | Fail | Raw | Reset | Silent
+Script: TypeAlias = Callable[[Json], Outcome]
+
+
 @dataclass
 class Api:
     """The running server.
@@ -106,20 +113,20 @@ class Api:
         billed: usage of each message that was at least begun.
     """
 
-    script: object
-    counts: object = True
+    script: Script | list[Outcome]
+    counts: bool | Outcome = True
     forcible: bool = True
     url: str = ""
-    seen: list = field(default_factory=list)
-    counted: list = field(default_factory=list)
-    billed: list = field(default_factory=list)
-    faults: list = field(default_factory=list)
-    cache: set = field(default_factory=set)
-    paused: list = field(default_factory=list)
+    seen: list[tuple[dict[str, str], Json]] = field(default_factory=list)
+    counted: list[Json] = field(default_factory=list)
+    billed: list[dict[str, int]] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    cache: set[str] = field(default_factory=set)
+    paused: list[list[Json]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def outcome(self, body):
+    def outcome(self, body: Json) -> Outcome:
         """What the script makes of a request; its own exceptions are raised when the server is left."""
         try:
             if callable(self.script):
@@ -130,7 +137,7 @@ class Api:
             return Fail(400, message=f"the script failed: {error!r}")
 
     @property
-    def billed_tokens(self):
+    def billed_tokens(self) -> tuple[int, int]:
         """(input, output) in all."""
         return (
             sum(sum(row.values()) - row["output_tokens"] for row in self.billed),
@@ -139,7 +146,9 @@ class Api:
 
 
 @contextmanager
-def messages_api(script, *, counts=True, forcible=True):
+def messages_api(
+    script: Script | list[Outcome], *, counts: bool | Outcome = True, forcible: bool = True
+) -> Iterator[Api]:
     """The server.
 
     ``counts``: whether it counts tokens, or what comes in place of a count; ``forcible``: whether the model can be
@@ -162,14 +171,14 @@ def messages_api(script, *, counts=True, forcible=True):
         raise api.faults[0]
 
 
-def cassette(path):
+def cassette(path: Path) -> Script:
     """The script that a file holds: ``{"answers": [{"content": […], "stop_reason": "…"}, …]}``, one a turn.
 
     Which one is played follows from how often the model has spoken, so that a repeated request gets the same again.
     """
     answers = json.loads(path.read_text())["answers"]
 
-    def script(body):
+    def script(body: Json) -> Outcome:
         turn = turns(body)
         if turn >= len(answers):
             raise AssertionError(f"{path.name} has {len(answers)} answers, and another is asked for")
@@ -178,30 +187,30 @@ def cassette(path):
     return script
 
 
-def faulty(script, faults):
+def faulty(script: Script, faults: Mapping[int, Outcome]) -> Script:
     """``script``, but the requests numbered (from 1) in ``faults`` get what is there, and may be put again."""
     count = iter(range(1, 10**6))
 
-    def disturbed(body):
+    def disturbed(body: Json) -> Outcome:
         fault = faults.get(next(count))
         return fault if fault is not None else script(body)
 
     return disturbed
 
 
-def turns(body):
+def turns(body: Json) -> int:
     """How often the model has spoken in a request."""
     return sum(message["role"] == "assistant" for message in body["messages"])
 
 
-def events(say, started, first_id):
+def events(say: Say, started: dict[str, int], first_id: int) -> tuple[list[Json], int]:
     """The events of a message, and its output tokens."""
     content = _named(say.content, first_id)
     stop = say.stop or ("tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn")
     output = max(sum(map(tokens, content)), 1)
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "local", "content": [],
+    message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "local", "content": [],
                "stop_reason": None, "stop_sequence": None, "usage": {**started, "output_tokens": 1}}  # fmt: skip
-    rows = [{"type": "message_start", "message": message}, {"type": "ping"}]
+    rows: list[Json] = [{"type": "message_start", "message": message}, {"type": "ping"}]
     for index, block in enumerate(content):
         empty, deltas = _pieces(block)
         rows.append({"type": "content_block_start", "index": index, "content_block": empty})
@@ -217,18 +226,18 @@ def events(say, started, first_id):
     return rows, output
 
 
-def sse(row):
+def sse(row: Json) -> bytes:
     """An event on the wire."""
     return f"event: {row['type']}\ndata: {json.dumps(row)}\n\n".encode()
 
 
-def _named(content, first_id):
+def _named(content: list[Json], first_id: int) -> list[Json]:
     """The blocks, with ids where calls have none; they follow from the request, so a repeated one gets the same."""
     ids = iter(range(first_id, 10**6))
     return [{**block, "id": f"toolu_{next(ids)}"} if block.get("id") == "" else dict(block) for block in content]
 
 
-def _pieces(block):
+def _pieces(block: Json) -> tuple[Json, list[Json]]:
     """A block as it begins, and the deltas that complete it."""
     if block["type"] == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": part} for part in _parts(block["text"])]
@@ -243,7 +252,7 @@ def _pieces(block):
     return block, []
 
 
-def _parts(words):
+def _parts(words: str) -> list[str]:
     return [words[start : start + PIECE] for start in range(0, len(words), PIECE)]
 
 
@@ -252,42 +261,46 @@ class _Handler(BaseHTTPRequestHandler):
 
     api: Api
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["content-length"]))
         try:
             self._answer(json.loads(data))
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
-    def _answer(self, body):
+    def _answer(self, body: Json) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         counting = self.path.startswith("/v1/messages/count_tokens")
         with self.api.lock:
-            (self.api.counted if counting else self.api.seen).append(body if counting else (headers, body))
+            if counting:
+                self.api.counted.append(body)
+            else:
+                self.api.seen.append((headers, body))
             outcome = self._refused(headers, body, counting)
             if outcome is None and counting:
                 started = usage(body, set())
                 self._send(200, "application/json", json.dumps({"input_tokens": sum(started.values())}))
                 return
             outcome = outcome or self.api.outcome(body)
-        {Say: self._say, Fail: self._fail, Raw: self._raw, Reset: self._reset, Silent: self._silent}[type(outcome)](
-            outcome, body
-        )
+        answers: dict[type, Callable[[Any, Json], None]] = {
+            Say: self._say, Fail: self._fail, Raw: self._raw, Reset: self._reset, Silent: self._silent
+        }  # fmt: skip
+        answers[type(outcome)](outcome, body)
 
-    def _refused(self, headers, body, counting):
+    def _refused(self, headers: Mapping[str, str], body: Json, counting: bool) -> Outcome | None:
         if not (headers.get("x-api-key") or headers.get("authorization")):
             return Fail(401, message="x-api-key header is required")
         if "anthropic-version" not in headers:
             return Fail(400, message="anthropic-version: header is required")
-        if not self.path.startswith("/v1/messages") or (counting and not self.api.counts):
+        if not self.path.startswith("/v1/messages") or (counting and self.api.counts is False):
             return Fail(404, message=f"no such path: {self.path}")
-        if counting and self.api.counts is not True:
+        if counting and not isinstance(self.api.counts, bool):
             return self.api.counts
         paused = body.get("messages", [{}])[-1].get("content") in self.api.paused
         why = refusal(body, counting=counting, forcible=self.api.forcible, paused=paused)
         return Fail(400, message=why) if why else None
 
-    def _say(self, say, body):
+    def _say(self, say: Say, body: Json) -> None:
         ids = json.dumps(body["messages"]).count('"type": "tool_use"') + 1
         with self.api.lock:
             started = usage(body, self.api.cache)
@@ -310,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
         if say.ends_in == "reset":
             self._reset(say, body)
 
-    def _fail(self, fail, body):
+    def _fail(self, fail: Fail, body: Json) -> None:
         after = {"retry-after": fail.retry_after} if fail.retry_after else {}
         kind = KINDS.get(fail.status, "api_error")
         words = json.dumps(_error(kind, fail.message))
@@ -319,21 +332,21 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(words[0].encode())
             words = words[1:]
 
-    def _raw(self, raw, body):
+    def _raw(self, raw: Raw, body: Json) -> None:
         self._send(200, raw.kind, raw.text)
 
-    def _reset(self, _, body):
+    def _reset(self, _: object, body: Json) -> None:
         self.wfile.flush()
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
         self.close_connection = True
 
-    def _silent(self, silent, body):
+    def _silent(self, silent: Silent, body: Json) -> None:
         self._send(200, "text/event-stream")
         while not self.api.over.wait(silent.ping_s or None):
             self.wfile.write(sse({"type": "ping"}))
 
-    def _send(self, status, kind, words="", headers=None):
+    def _send(self, status: int, kind: str, words: str = "", headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in {"content-type": kind, **(headers or {})}.items():
             self.send_header(name, value)
@@ -341,9 +354,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(words.encode())
         self.wfile.flush()
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         pass
 
 
-def _error(kind, message):
+def _error(kind: str, message: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}}

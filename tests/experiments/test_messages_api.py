@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.messages_api import Fail, Say, call, cassette, messages_api, text, thinking
-from tests.messages_rules import refusal, signature, usage
+from experiments.claude_offline.messages_api import Fail, Say, call, cassette, messages_api, text, thinking
+from experiments.claude_offline.messages_rules import refusal, signature, usage
 
 TOOL = {"name": "read", "description": "Reads.", "input_schema": {"type": "object"}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
