@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from attune_lab.agent.calibration import LIKELY, Calibration, is_too_full
 from attune_lab.agent.coordinates import Coordinates
 from attune_lab.agent.decisions import decision, first_in_the_finals, name_of
+from attune_lab.agent.early import early_fault
 from attune_lab.agent.history import MAX_FAULTS, SLOW_RUN, History, Trial
 from attune_lab.agent.jumps import JumpFinder
 from attune_lab.agent.moves import resolve
@@ -51,15 +51,6 @@ CONVINCING = 3.0
 
 UNLIKELY = 2.0
 """A recipe so many standard deviations, and a slow node, behind what was expected of it is measured again."""
-
-GRADIENT_FACTOR = 1.25
-"""Legitimate layouts move the first gradient norm by up to 10 % (NVIDIA-NeMo/Megatron-Bridge#5411). Beyond this
-factor gradients are scaled, lost or counted twice, and the gate would not let the recipe pass."""
-
-
-LOSS_DRIFT = 1.2e-3
-"""Legitimate changes part the losses of the first steps by less on average; the gate allows 1e-3 over 20 steps to the
-most invasive of them, another dispatcher (`attune_lab.gate.bands`), and would not let the recipe pass."""
 
 
 class AttuneTuner:
@@ -186,9 +177,8 @@ class AttuneTuner:
         """In which way a run failed; empty where it did not."""
         if report.status != "ok":
             return report.message or report.status if report.status == "invalid" else report.status
-        if self._scales_gradients(report):
-            return "scaled gradients"
-        return "another loss" if self._moves_the_loss(report) else ""
+        baseline = self._history.get(self._task.baseline)
+        return early_fault(baseline.reports if baseline else (), report)
 
     def _judge(self, proposal: Proposal, trial: Trial, label: str) -> None:
         """Keep the trial if it beats the best outside the noise band; measure again what is not convincing."""
@@ -245,22 +235,6 @@ class AttuneTuner:
         runs = {1: "one run", 2: "two runs"}.get(trial.answers, f"{trial.answers} runs")
         over = f"{gain:+.1%} over {name_of(self._best, self._task.baseline)}" if math.isfinite(gain) else "it runs"
         return f"{over} in {runs}"
-
-    def _scales_gradients(self, report: RunReport) -> bool:
-        """Whether the first gradient norm is not the baseline's: a fault that Adam hides from the loss."""
-        baseline = self._history.get(self._task.baseline)
-        norms = next((run.grad_norm for run in baseline.reports if run.grad_norm), ()) if baseline else ()
-        if not norms or not report.grad_norm or min(norms[0], report.grad_norm[0]) <= 0:
-            return False
-        return abs(math.log(report.grad_norm[0] / norms[0])) > math.log(GRADIENT_FACTOR)
-
-    def _moves_the_loss(self, report: RunReport) -> bool:
-        """Whether the loss leaves the baseline's to one side, as rounding does not."""
-        baseline = self._history.get(self._task.baseline)
-        losses = next((run.loss for run in baseline.reports if run.loss), ()) if baseline else ()
-        pairs = list(zip(losses, report.loss, strict=False))
-        apart = [math.log(new / old) for old, new in pairs[len(pairs) // 2 :] if old > 0 and new > 0]
-        return bool(apart) and abs(statistics.fmean(apart)) > LOSS_DRIFT
 
     def _with_recompute(self, trial: Trial, label: str) -> Proposal | None:
         """The same layout with the narrowest further recomputation that should fit, or None."""

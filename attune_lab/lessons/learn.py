@@ -7,13 +7,14 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attune_lab.agent.early import early_fault
 from attune_lab.agent.history import SLOW_RUN
 from attune_lab.campaign.baseline import Baseline, stored_baseline
 from attune_lab.campaign.database import MISUNDERSTANDINGS
@@ -142,6 +143,7 @@ def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
     measured = stored_baseline(record.runs)
     gate = CampaignGate(cluster, approvals=tuple(spec["approvals"]))
     rejected = _rejected(record, measured, gate)
+    doubtful = _doubtful(record, measured)
     campaign = _Campaign.open(record.runs, space, cluster, measured.band)
     context = context_of(baseline, cluster)
     first, *_ = (row.report for row in record.runs if row.report)
@@ -159,7 +161,7 @@ def _learnt(record: CampaignRecord, folder: Path) -> LearntCampaign:
         version=__version__,
         stack={one_line(name, 40): one_line(version, 80) for name, version in sorted(first.versions.items())},
         cost_model=_cost_model_digest(),
-        observations=tuple(_observations(record.runs, rejected, campaign)),
+        observations=tuple(_observations(record.runs, rejected, doubtful, campaign)),
         notes=read_notes(folder),
     )
 
@@ -185,6 +187,17 @@ def _rejected(record: CampaignRecord, baseline: Baseline, gate: Gate) -> dict[st
             if verdict.verdict == "reject":
                 found.setdefault(row.recipe.digest, " ".join(verdict.reasons))
     return found
+
+
+def _doubtful(record: CampaignRecord, baseline: Baseline) -> frozenset[str]:
+    """Digests of recipes with a run whose first steps show a fault, too few for the gate to say so.
+
+    What was shipped passed the gate with all of its steps.
+    """
+    shipped = Recipe.from_canonical(json.loads(record.result or "{}")["shipped_canonical"]).digest
+    timed = [row for row in record.runs if row.report and _tells(row) and _timed(row)]
+    found = {row.recipe.digest for row in timed if row.report and early_fault(baseline.runs, row.report)}
+    return frozenset(found - {shipped, baseline.recipe.digest})
 
 
 @dataclass
@@ -274,8 +287,10 @@ def edits_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Edits:
     return {key: (before[key], after[key]) for key in before if before[key] != after[key]}
 
 
-def _observations(runs: Iterable[RunRow], rejected: Mapping[str, str], campaign: _Campaign) -> Iterable[Observation]:
-    """One observation for every recipe of the search, in the order first run."""
+def _observations(
+    runs: Iterable[RunRow], rejected: Mapping[str, str], doubtful: Set[str], campaign: _Campaign
+) -> Iterable[Observation]:
+    """One observation for every recipe of the search that is not doubtful, in the order first run."""
     seen = {next(iter(campaign.tried))}
     for row in runs:
         digest = row.recipe.digest
@@ -284,8 +299,9 @@ def _observations(runs: Iterable[RunRow], rejected: Mapping[str, str], campaign:
         seen.add(digest)
         base, trial = campaign.derived_from(row), campaign.tried[digest]
         edits = edits_between(base.values, trial.values)
-        # Where the recipe it was derived from is rejected, neither its speed nor a rejection is this lever's doing.
-        if edits and not (base.recipe.digest in rejected and trial.step_time_s is not None):
+        # Where the recipe it was derived from is faulty, neither its speed nor a rejection is this lever's doing.
+        is_unfair = base.recipe.digest in {*rejected, *doubtful} and trial.step_time_s is not None
+        if edits and not is_unfair and (digest in rejected or digest not in doubtful):
             yield _observation(row, edits, base, trial, campaign.band, rejected=rejected.get(digest))
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from attune_lab.agent.claude.odds import Odds
 from attune_lab.agent.decisions import BASELINE, decision
+from attune_lab.agent.early import GRADIENT_FACTOR
 from attune_lab.agent.history import History, Trial
 from attune_lab.agent.rules import NOISE_BAND, RE_MEASURE, STOP, Rulebook
 from attune_lab.agent.stopping import REAL_CHANCE
-from attune_lab.agent.tuner import CONVINCING, GRADIENT_FACTOR
+from attune_lab.agent.tuner import CONVINCING
 from attune_lab.agent.wall import Draft, Standing
 from attune_lab.campaign.noise import FLOOR, noise_band
 from attune_lab.contracts import INFRASTRUCTURE_FAULTS, Proposal, RunReport, TuningTask

@@ -146,12 +146,23 @@ def test_the_gates_rejection_is_the_levers_that_brought_it(tmp_path: Path) -> No
 
 
 class WithFault(FakeCluster):
-    """Runs with the fused cross entropy start from another loss."""
+    """Runs with the fused cross entropy have another loss; from step 6 on alone where `drift` is set."""
+
+    drift = False
 
     def run(self, recipe: Recipe, steps: int, **how: Any) -> RunReport:
         report = super().run(recipe, steps, **how)
         is_faulty = recipe.settings.get("cross_entropy_fusion")
-        return report.model_copy(update={"loss": tuple(1.2 * x for x in report.loss)}) if is_faulty else report
+        return report.model_copy(update={"loss": self._wrong(report.loss)}) if is_faulty else report
+
+    def _wrong(self, loss: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(x * (1 + 3e-3 * (step > 4) if self.drift else 1.2) for step, x in enumerate(loss))
+
+
+class WithDrift(WithFault):
+    """The fault shows after the last look of the gate at a short run."""
+
+    drift = True
 
 
 @pytest.mark.parametrize("gain", [1.1, 0.9], ids=["faster", "slower"])
@@ -176,6 +187,23 @@ def test_a_run_in_which_the_gate_sees_a_fault_is_rejected_though_no_final_judged
     assert "loss" in rejected.message
     assert not any(lesson == "H-manual-gc" for lesson, _ in found), "a faulty recipe is nothing to compare with"
     assert found["L-mbs-up", ("mbs",)].outcome == "gain"
+
+
+def test_a_run_whose_first_steps_show_another_loss_is_neither_learnt_nor_compared_with(tmp_path: Path) -> None:
+    fused = {"cross_entropy_fusion": True}
+    moves: tuple[Move, ...] = (
+        ("L-mbs-up", {}, {"mbs": 2}),
+        ("L-fused", {}, fused),
+        ("H-manual-gc", fused, {"manual_gc": True}),
+        ("H-manual-gc", {}, {"manual_gc": True}),
+    )
+
+    def ended(values: dict[str, Any], label: str) -> Outcome:
+        return Outcome(step_time_s=1 / (1.2 if values["mbs"] == 2 else 1.1 if values["cross_entropy_fusion"] else 1))
+
+    result = run(tmp_path / "c", moves, ended, cluster=WithDrift)
+    assert not any("reject" in lost["reason"] for lost in result.lost)
+    assert [seen.label for seen in learn_campaign(tmp_path / "c").observations] == ["003-search", "006-search"]
 
 
 @pytest.mark.parametrize(("slowdown", "measured"), [(1.09, 1.2), (1.03, 1.2 / 1.015)])
