@@ -167,7 +167,7 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         try:
             yield from _strings(json.loads(value)) if value.startswith("{") else [value]
-        except ValueError:
+        except (ValueError, RecursionError):  # text of others that only begins like JSON
             yield value
     elif isinstance(value, Mapping):
         for item in value.values():
