@@ -12,7 +12,7 @@ import numpy as np
 from attune_lab.cluster.simulated import SimulatedCluster
 from attune_lab.contracts import Estimate, RunReport, UserError
 from attune_lab.cost_model import SimulatedCostModel
-from attune_lab.enumeration import best_recipes
+from attune_lab.enumeration import fastest_recipes
 from attune_lab.recipe import Recipe
 from attune_lab.recipe.carry import carry_over
 from attune_lab.recipe.constraints import errors
@@ -114,7 +114,7 @@ def trials(draws: int, seed: int) -> Iterator[Trial]:
         written = load(name).recipe.with_settings(edits)
         baseline = carry_over(written, cluster, model).recipe
         space, random = SearchSpace(baseline, cluster), np.random.default_rng([seed, index])
-        sound = [found.recipe for found in best_recipes(baseline, cluster, SOUND, memory_limit=0.9).best]
+        sound = [found.recipe for found in fastest_recipes(baseline, cluster, SOUND, memory_limit=0.9)]
         for world_seed in range(seed, seed + draws):
             recipe = drawn(space, sound, cluster, random)
             yield _trial(f"{name} {edits.get('num_layers', '')} {cluster_name}", recipe, cluster, model, world_seed)

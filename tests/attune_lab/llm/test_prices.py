@@ -65,4 +65,6 @@ def test_what_is_reserved_before_it_is_charged_never_overshoots(rows, ceiling):
 
 
 def test_no_ceiling_holds_anything():
-    Allowance().reserve(Spent(10**12, 10**12, math.nan))
+    most = Spent(10**12, 10**12, math.nan)
+    Allowance().reserve(most)
+    assert Allowance().holds(most)
