@@ -309,7 +309,7 @@ def _blend(mean: float, sd: float, draft: Candidate, situation: Situation) -> tu
         return mean, sd
     best, worst = (-math.log1p(percent / 100.0) for percent in lesson.step_time_pct)
     wins, losses = situation.evidence.get(lesson.id, (0, 0))
-    trust = (1 + wins + lesson.wins) / (1 + wins + lesson.wins + losses + lesson.losses)
+    trust = (1 + wins) / (1 + wins + losses)
     prior_mean, prior_sd = trust * (best + worst) / 2, max((best - worst) / 2 / PRIOR_WEIGHT, sd) / trust
     weight = prior_sd**2 / (prior_sd**2 + sd**2) if sd > 0 else 1.0
     return weight * mean + (1 - weight) * prior_mean, sd * math.sqrt(weight)

@@ -30,7 +30,6 @@ class Lesson(BaseModel):
         basis: what the range rests on (``measured``, ``rule_of_thumb`` ...).
         numerics: ``none``, ``reordering`` (floating-point order) or ``changes``.
         objective: ``none``, or ``changes`` for what the gate must reject.
-        wins, losses: past campaigns' verdicts on the lesson.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,8 +45,6 @@ class Lesson(BaseModel):
     objective: Literal["none", "changes"] = "none"
     note: str = ""
     retry: str = ""
-    wins: int = Field(default=0, ge=0)
-    losses: int = Field(default=0, ge=0)
     sources: tuple[str, ...] = Field(min_length=1)
 
     @field_validator("preconditions")

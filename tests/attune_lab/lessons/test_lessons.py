@@ -51,10 +51,6 @@ def test_layout_moves_reorder_sums_and_say_so() -> None:
             assert lesson.numerics == "reordering", lesson.id
 
 
-def test_evidence_starts_at_nothing() -> None:
-    assert {(lesson.wins, lesson.losses) for lesson in load().all()} == {(0, 0)}
-
-
 def test_a_precondition_on_something_unknown_does_not_hold() -> None:
     lesson = next(lesson for lesson in load().lessons if lesson.id == "C-tp-overlap")
     assert not lesson.holds({"tp": 4})
